@@ -8,7 +8,6 @@ row NaN, and a tile that has weight in the target but none in the attention make
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -53,6 +52,7 @@ def _weighted(log_weights: Tensor, values: Tensor) -> Tensor:
 
 
 _ONLINE = Softmax()
+_CACHE_ELEMENTS = 1 << 17
 
 
 class _KLToSoftmax(torch.autograd.Function):
@@ -60,7 +60,10 @@ class _KLToSoftmax(torch.autograd.Function):
     def forward(ctx: Any, target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
         difference = torch.empty_like(scores)
         per_row = []
-        for rows in _row_blocks(scores):
+        n_rows, n_tiles = scores.shape
+        step = n_rows if scores.is_cuda else max(1, _CACHE_ELEMENTS // max(1, n_tiles))
+        for start in range(0, n_rows, step):
+            rows = slice(start, start + step)
             logs, target = normalizer.unscaled(target_scores[rows])
             online_logs, attention = _ONLINE.unscaled(scores[rows])
             sums, online_sums = target.sum(dim=-1, keepdim=True), attention.sum(dim=-1, keepdim=True)
@@ -76,13 +79,3 @@ class _KLToSoftmax(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, Tensor]:
         (difference,) = ctx.saved_tensors
         return None, None, upstream[0].unsqueeze(-1).to(difference.dtype) * difference
-
-
-_CACHE_ELEMENTS = 1 << 17
-
-
-def _row_blocks(scores: Tensor) -> Iterator[slice]:
-    n_rows, n_tiles = scores.shape
-    step = n_rows if scores.is_cuda else max(1, _CACHE_ELEMENTS // max(1, n_tiles))
-    for start in range(0, n_rows, step):
-        yield slice(start, start + step)

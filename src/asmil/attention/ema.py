@@ -59,7 +59,7 @@ class EmaCopy(Stabilizer):
         self._average_in_float32(dict(self.copy.named_parameters()))
         self.register_state_dict_post_hook(_save_averages)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_take_over)  # type: ignore[no-untyped-call]
-        self._pruned = False
+        self.is_pruned = False  # whether a bag has shown which parameters are read
         self._seen: tuple[Any, Tensor] | None = None
 
     def prefetch(self, bag: Any) -> None:
@@ -71,14 +71,9 @@ class EmaCopy(Stabilizer):
         seen, self._seen = self._seen, None
         return seen[1] if seen is not None and seen[0] is bag else self._compute(bag)
 
-    @property
-    def is_pruned(self) -> bool:
-        """Whether a bag has shown which parameters are read."""
-        return self._pruned
-
     @torch.no_grad()
     def _compute(self, bag: Any) -> Tensor:
-        if self._pruned:
+        if self.is_pruned:
             return self._read(self.copy, bag)
         with _ReadRecorder() as recorder:
             value = self._read(self.copy, bag)
@@ -133,7 +128,7 @@ class EmaCopy(Stabilizer):
                 table = module._parameters if leaf in module._parameters else module._buffers
                 table[leaf] = None
                 self._averages.pop(name, None)
-        self._pruned = True
+        self.is_pruned = True
 
     @torch.no_grad()
     def _move_towards(self, model: nn.Module) -> None:
@@ -173,7 +168,7 @@ def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args
     saved = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}
     if not saved:
         return  # saved by a model without such a copy; torch reports the missing names
-    if not module._pruned:
+    if not module.is_pruned:
         module._keep_only(set(saved))
     for name, average in module._averages.items():
         if name in saved and saved[name].shape == average.shape:

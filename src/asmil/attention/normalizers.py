@@ -89,7 +89,10 @@ def entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
         raise AsmilError(f"alpha = {alpha}: entmax takes values from 1 (softmax) to 2 (sparsemax)")
     if alpha == 1:
         return softmax(scores)
-    scores = _bounded(scores.to(_working_type(scores)), alpha)
+    scores = scores.to(_working_type(scores))
+    # A tile whose score is 1 / (alpha - 1) below the maximum has the weight 0. Lower (or masked) scores are bounded, so
+    # that sums stay accurate.
+    scores = (scores - scores.amax(dim=-1, keepdim=True).detach()).clamp_min(-1 / (alpha - 1) - 1)
     if alpha == 1.5:
         return _entmax_package.entmax15(scores, dim=-1)
     if alpha == 2:
@@ -136,15 +139,6 @@ def _standardized(scores: Tensor) -> Tensor:
     rounding = 128 * torch.finfo(scores.dtype).eps * known.abs().amax(dim=-1, keepdim=True).detach()
     floor = rounding.square().clamp_min(torch.finfo(scores.dtype).tiny)
     return (deviation * variance.clamp_min(floor).rsqrt()).masked_fill(~seen, -torch.inf)
-
-
-def _bounded(scores: Tensor, alpha: float) -> Tensor:
-    """The scores minus their maximum, bounded below, so that sums with very low (or masked) scores stay accurate.
-
-    A tile whose score is 1 / (alpha - 1) below the maximum has the weight 0, however much lower it is.
-    """
-    below = scores - scores.amax(dim=-1, keepdim=True).detach()
-    return below.clamp_min(-1 / (alpha - 1) - 1)
 
 
 _LOWEST_SIGMOID = -60.0

@@ -5,18 +5,8 @@
     b   = sum_i softmax(z)_i h_i
     logits = W_c b + b_c
 
-The defaults are the form that the ASMIL study ran on slides: gated, attention 128 wide, and an embedding without bias
-whose width follows from the feature width. The original (`--preset official`) embeds to 500 with a bias. With several
-branches (K > 1) the pooled vectors are concatenated before the head; the original code fails there.
-
-Two published variants are presets:
-- the survival baseline of VLSA (`--preset survival`): no embedding (h_i = x_i), plain attention 256 wide
-- MIL-Dropout's ABMIL (`--preset mil_dropout`): three embedding layers, each followed by MIL-Dropout (see
-  `blocks/mil_dropout.py`), embedding 128 and attention 64 wide. Tiles that the last layer drops stay in the softmax
-  with the score of a zero vector, as in the official code, so tiles keep their positions.
-
 b_w cancels in softmax, so it gets no gradient from the bag's loss. It is kept because it shifts the normalized sigmoid
-of an anchor and because official checkpoints contain it.
+of an anchor and because official checkpoints contain it. Published forms and their presets: docs/methods/abmil.md.
 """
 
 from __future__ import annotations

@@ -10,20 +10,16 @@ GA (`arch: ga`, the default): one gated attention network with T outputs.
 
 MHA (`arch: mha`): branch t is a trainable query with its own H-head attention, z = q . k / sqrt(I / H); its pooled
 values, heads joined, go through a linear layer, dropout and LayerNorm (no residual) to give f_t. The slide feature
-pools, head by head, with the mean over branches of the weights, and has its own value, output and norm layers. The
-queries do not depend on the bag, so key and value projections fold away exactly (see `blocks/folded.py`): one product
-N x I by I x (H T) for the scores and one for the pooling, where the official form has 2 T + 1 products N x I by I x I.
+pools, head by head, with the mean over branches of the weights, and has its own value, output and norm layers. Key and
+value projections are folded (see `blocks/folded.py`).
 
 Top-K masking (STKIM), in training only: of the K' = min(K, N) highest scores of each row (a branch, or a head and
-branch) floor(p K') are chosen at random and masked. What is pooled and the diversity loss see the masked scores;
-`scores` are those before masking, so that an anchor or a heat map never meets a masked tile. A row keeps at least one
-tile (officially, when all are masked, attention turns uniform over them); the floor is that of the decimal product
-(officially 100 * 0.29 masks 28).
+branch) floor(p K') are chosen at random and masked. Pooling and the diversity loss use the masked scores; `scores` are
+those before masking, so that an anchor or a heat map never sees a masked tile.
 
     loss = CE(logits) + mean_t CE(o_t) + mean over pairs of branches (and heads) of cos(a_t, a_u)
 
-With one branch the last two do not exist, and the branch's head is not trained. The defaults are those of the official
-README; the official script's own (T = 1, K = 0) are plain gated ABMIL. The paper has GA only; MHA came with the code.
+With one branch the last two terms are omitted. Differences from the official code: docs/methods/acmil.md.
 """
 
 from __future__ import annotations
@@ -132,15 +128,13 @@ class ACMIL(AttentionPoolModel):
         if n_branches > 1:
             by_branch = torch.cat([output.extras["branch_logits"] for output in outputs])
             parts["branch"] = task.loss(by_branch, targets.repeat_interleave(n_branches, dim=0))
-            alike = [branch_similarity(self._attention(output), n_branches) for output in outputs]
+            alike = []
+            for output in outputs:
+                pooled_by = output.extras.get("branch_attention")  # only in training
+                attention = self.normalizer(output.scores) if pooled_by is None else pooled_by
+                alike.append(branch_similarity(attention, n_branches))
             parts["diversity"] = torch.stack(alike).mean()
         return Loss(torch.stack(list(parts.values())).sum(), parts)
-
-    def _attention(self, output: Output) -> Tensor:
-        """The weights that pooled, A x N; outside training they are the normalized scores."""
-        if "branch_attention" in output.extras:
-            return output.extras["branch_attention"]
-        return self.normalizer(output.scores)
 
 
 class GatedBranches(nn.Module):

@@ -7,16 +7,12 @@ positive lambda rewards attention that is spread out. Nothing is added to the ne
 
 Bases:
     abmil   gated ABMIL: z_i = w . (tanh(V h_i) * sigmoid(U h_i)), h = ReLU(W_e x) without bias; one row
-    mha     a learned query with 8 heads over h: z_ik = (W_q p)_k . (W_k h_i)_k / sqrt(d); bag = LayerNorm(Dropout(W_o
-            [sum_i a_ik W_v h_i]_k)); one row per head. Keys and values are folded away, as in `blocks/folded.py`
+    mha     a learned query with 8 heads over h (`QueryPool`); one row per head
     dsmil   DSMIL with one linear query; L_base = half the bag's and half the critical tiles' loss; prediction = mean
             of both streams' probabilities; one row per class
 
 The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; the released code keeps it constant, and
-so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the
-README's example: ABMIL, 0.1. The released script, started without arguments, runs MHA with lambda = 0, which is no
-AEM. The total loss may be negative, so it cannot be used for early stopping. The released code can keep a random
-share of the tiles in every step; `data.max_tiles` does the same here.
+so does the default here (`annealing`). Differences from the released code: docs/methods/aem.md.
 """
 
 from __future__ import annotations

@@ -6,17 +6,11 @@
     bag      = the same block with a trainable [CLS] query over the kept f_t
     logits   = W_c bag + b_c
 
-The queries do not depend on the bag, so the projections fold away exactly: W_k is applied once to each query,
-W_v once to each pooled vector. No key and no value of a tile is ever formed: per bag one product M x I by I x (T H)
-for the scores and one for the pooling, instead of 2 T products M x I by I x I.
+The queries do not depend on the bag, so key and value projections are folded (see `blocks/folded.py`): per bag one
+product M x I by I x (T H) for the scores and one for the pooling, instead of 2 T products M x I by I x I.
 
-While training, each FEAT token is dropped with probability `drop` (if all fall, one is kept). The anchor and the
-loss that holds the attention to it live in `attention/anchor.py`.
-
-Where paper and released code differ: the paper speaks of one encoder, the released code gives every token its own
-projections (`projections: per_token`, the default; `shared` is the other reading). The released code also owns one
-small head per token whose logits enter no loss (`token_heads`, only to load its state dicts), and drops exactly
-`drop_count` tokens.
+In training, each FEAT token is dropped with probability `drop` (if all are dropped, one is kept). The anchor and its
+loss are in `attention/anchor.py`. Differences between the paper and the released code: docs/methods/asmil.md.
 """
 
 from __future__ import annotations

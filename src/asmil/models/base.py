@@ -204,8 +204,12 @@ class MILModel(nn.Module):
         attention: Tensor = self.normalizer(output.scores)
         return attention.mean(dim=0)
 
+    def predicted_attention(self, output: Output) -> Tensor:
+        """The attention of the predicted class, N."""
+        return self.normalizer(predicted_row(output))[0]
+
     def stages(self) -> list[Stage]:
-        """The stages of the training, where one is not enough; the last one's model is this model."""
+        """The stages of the training, if it has several; the model of the last stage is this model."""
         return [Stage("", self)]
 
     def parameter_groups(self) -> list[dict[str, Any]]:

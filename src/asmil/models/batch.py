@@ -1,8 +1,7 @@
-"""Many bags through a model at once: the bags lie side by side, padded to one length, and the padding is masked.
+"""Run a model on many bags at once: the bags are padded to one length, and the padding is masked.
 
-What a model computes for a bag is written once, for one bag; `torch.vmap` makes the batched form of it. Results are
-those of the bags one by one, up to rounding. Methods say by `padding_from` whether, and from how many tiles on, their
-bags may be padded.
+A model is written for one bag; `torch.vmap` derives the batched form. Results are those of the bags one by one, up to
+rounding. `padding_from` of a method states whether, and from how many tiles on, its bags may be padded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from asmil.models.blocks.randomness import batched_draws
 
 
 def refuse_batches(model: MILModel, what: str) -> None:
-    """Raise where a method needs its bags one by one."""
+    """Raise if a method needs its bags one by one."""
     if model.padding_from is None:
         raise AsmilError(
             f"{what}: {type(model).__name__} with these settings needs its bags one by one, since padding would change "
@@ -66,20 +65,16 @@ def run_padded(model: MILModel, features: Tensor, mask: Tensor) -> tuple[list[Ou
 
     def tensors(bag: Bag) -> dict[str, Any]:
         output: Output = model(bag)
-        found = {field.name: getattr(output, field.name) for field in fields(Output)}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {field.name: getattr(output, field.name) for field in fields(Output)}
+        return {name: value for name, value in values.items() if value is not None}
 
     stacked = over_bags(tensors, features, mask)
     extras = {name: value.unbind() for name, value in stacked.pop("extras").items()}
-    absent: dict[str, Any] = {field.name: None for field in fields(Output)}
-    parts = {name: value.unbind() for name, value in stacked.items()}
+    parts = {"scores": [None] * len(features)} | {name: value.unbind() for name, value in stacked.items()}
     outputs = [
         Output(
-            **{
-                **absent,
-                **{name: each[i] for name, each in parts.items()},
-                "extras": {k: v[i] for k, v in extras.items()},
-            }
+            **{name: values[i] for name, values in parts.items()},
+            extras={name: values[i] for name, values in extras.items()},
         )
         for i in range(len(features))
     ]
@@ -89,8 +84,8 @@ def run_padded(model: MILModel, features: Tensor, mask: Tensor) -> tuple[list[Ou
 def over_bags(read: Callable[[Bag], Any], features: Tensor, mask: Tensor) -> Any:
     """`read` of every bag of B x L x D features and B x L masks; its tensors get a first axis of B."""
 
-    def one(rows: Tensor, tiles: Tensor) -> Any:
+    def read_bag(rows: Tensor, tiles: Tensor) -> Any:
         return read(Bag(rows, mask=tiles, validated=True))
 
     with batched_draws():
-        return vmap(one, randomness="different")(features, mask)
+        return vmap(read_bag, randomness="different")(features, mask)

@@ -14,22 +14,10 @@
                      nearest tiles, A_ii = 1                           nearest tiles, A_ii = the largest of the row
 
 The products q . k are needed only where A is not 0, and r_i = T_i (W_q^T W_k) (A T)_i / sqrt(q): one sparse product and
-one matrix a bag instead of two projections of every tile and N x N products.
+one matrix per bag instead of two projections of every tile and N x N products.
 
-Sources: paper is the reading of the paper's equations in torchmil (Franblueee/torchmil); official is
-olgarithmics/ICLR_CAMIL. They are different networks:
-- Official fuses with weights that do not sum to 1, scores the fused tiles, takes values from the raw features.
-- The value residual of its Nystrom attention convolves over HEADS (a layout slip, see `HeadConvolution`). `official`
-  copies this; `paper` has no residual and no output projection.
-- Official normalizes the distances of a tile over its 15 nearest neighbors although only 7 are used. Copied.
-- Official has no projection, so its features must be 512 wide. Here it is as wide as the features;
-  `inner` asks for a projection in front (then x is the projected tile).
-- L2 penalties are declared in the official code but never added to its loss; there are none here.
-
-Edge cases: official code fails on one tile; here its softmax is 1 and A = 1. With fewer tiles than neighbors all others
-are neighbors. Ties of distance go to the lower index (official: an unstable sort), a tile at the same place is a
-neighbor like any other, a tile of zeros has cosine distance 0, and slides of one patient share no edge. The number of
-landmarks stays as set for small bags: the attention is padded with zero rows, as in the official code.
+`paper` follows the paper's equations as in torchmil, `official` the released network; they are different networks.
+Differences and edge cases: docs/methods/camil.md.
 """
 
 from __future__ import annotations

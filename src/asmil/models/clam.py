@@ -3,23 +3,15 @@
     h_i = dropout(ReLU(W_e x_i + b_e))                                     H = 512 wide
     z_i = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 SB: one score per tile, MB: one per class
     b_r = sum_i softmax(z_r)_i h_i                                         a row r of scores
-    SB:  logits = W_c b + b_c          MB:  logit_c = w_c . b_c + beta_c   each class reads its own row
+    SB:  logits = W_c b + b_c          MB:  logit_c = w_c . b_c + beta_c   each class has its own row
     L   = w L_bag + (1 - w) L_cluster                                      w = 0.7
 
-L_bag is the task's loss (cross-entropy), or the smooth top-1 SVM over the classes (`bag_loss: svm`; it knows no class
+L_bag is the task's loss (cross-entropy), or the smooth top-1 SVM over the classes (`bag_loss: svm`; it ignores class
 weights). L_cluster separates the tiles with most attention from those with least, see `blocks/instance_loss.py`; for
-tasks without classes it is left out and L = L_bag.
-
-Paper and official code: the paper's method is MB, the program's default SB. The instance loss is cross-entropy unless
-asked for (so here), while the paper and all published commands take the smooth SVM (`--preset official`). Dropout
-inside the attention network is 0.25 whenever `dropout` is not 0, whatever its value. Multi-class tasks must be run with
-subtyping, tumor against normal without: `subtyping: auto`. Two subtypes need `subtyping: true`. Weights start as the
-framework has them (Xavier-normal with zero biases until April 2024). One output is impossible: the clustering needs the
-bag's class. The copy in the ASMIL study has other widths (`inner: null`, `attention: 128`) and a bag weight of
-1, which leaves no clustering loss; its MB divides by 1 + sum exp(z) instead of sum exp(z), which is not followed.
+tasks without classes it is omitted and L = L_bag.
 
 The official heat map ranks the raw scores (`percentile`: 100 rank / N, mean ranks for ties); MB shows the row of the
-predicted class.
+predicted class. Differences from the paper and the official code: docs/methods/clam.md.
 """
 
 from __future__ import annotations
@@ -118,11 +110,9 @@ class CLAM(AttentionPoolModel):
         return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        row = predicted_row(output)
         if kind == "percentile":
-            return percentiles(row[0])
-        attention: Tensor = self.normalizer(row)
-        return attention[0]
+            return percentiles(predicted_row(output)[0])
+        return self.predicted_attention(output)
 
 
 @register(
@@ -166,9 +156,8 @@ class CLAMMB(CLAM):
 
 def percentiles(scores: Tensor) -> Tensor:
     """N scores -> 100 rank / N, equal scores sharing the mean of their ranks."""
-    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(dim=0)
-    ranks: Tensor = (last - (counts - 1) / 2)[place]
+    _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks: Tensor = (counts.cumsum(dim=0) - (counts - 1) / 2)[inverse]
     return ranks / len(scores) * 100
 
 

@@ -11,22 +11,11 @@
     bag           sum_c a_c g_c                                  sum_c a_c g_c
     logits        W_2 Dropout(ReLU(W_1 bag + b_1)) + b_2         W_c bag + b_c
 
-- official (uta-smile/DeepAttnMISL): d = 64, C = 10, V and W_1 32 wide; one output, a Cox log-risk. Its feature width of
-  4096 and its 10 clusters are hard-wired; both are free here, and so is the number of outputs.
-- vlsa (liupei101/VLSA, the survival baseline): d = 256, C = 8, V and U d wide with dropout; outputs are time bins.
+- official (uta-smile/DeepAttnMISL): d = 64, C = 10, V and W_1 32 wide; one output, a Cox log-risk
+- vlsa (liupei101/VLSA, the survival baseline): d = 256, C = 8, V and U d wide with dropout; outputs are time bins
 
-Attention lives on clusters. Scores are given for tiles, z_i = s_c(i) - log n_c(i): their softmax is a_c / n_c, the
-weight of the tile in the bag, and the weights of a cluster's tiles sum to a_c.
-
-Where code and paper differ, and what breaks there:
-- Neither repository has the clustering. Here it is k-means++ with a fixed seed on float32 features, a bag at a time
-  (all slides of a patient together), fitted on at most `fit_tiles` tiles. Cluster numbers mean nothing across bags,
-  which is harmless since all clusters share their weights. Fewer tiles than C make fewer clusters.
-- Empty clusters: official feeds a zero tile (h_c = ReLU(b)) and masks it. vlsa means to feed h_c = 0 unmasked, which
-  then takes a share of the attention, but fails at its convolution first. Both are masked here; `mask_empty: false`
-  gives empty clusters their share.
-- The per-cluster networks of Patch-GCN's MI-FCN are not offered: they need one clustering of the whole cohort.
-- The official L1 penalty (1e-5) reaches only the first and the last parameter by an indentation slip; it is left out.
+The attention weights clusters. The score of a tile is z_i = s_c(i) - log n_c(i): its softmax is a_c / n_c, the tile's
+weight in the bag, and the weights of a cluster's tiles sum to a_c. Edge cases: docs/methods/deepattnmisl.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DEMIL: disambiguated attention embedding (Tang, Zhang, Zhang, 2023), as a plain MIL method.
 
     h_i = ReLU(W_e x_i + b_e)                                   M wide (small-bag benchmarks: two layers of 512)
-    g_i = tanh(V h_i + v) * sigmoid(U h_i + u)                  C wide: one gate unit a class
+    g_i = tanh(V h_i + v) * sigmoid(U h_i + u)                  C wide: one gate unit per class
     z_i = w . g_i + b_w                                         or Linear(C, 128), ReLU, Linear(128, 1)
     a   = sigmoid(z) / sum_j sigmoid(z_j)                       the normalized sigmoid (NSF), not softmax
     b   = sum_i a_i h_i
@@ -11,18 +11,12 @@ This is the form that the RGMIL and PSMIL authors compare with, taken from their
 DEMIPL, learns from partial labels: a bag has several candidate labels, one of them true (`--preset demipl`):
 
     s_i  = sigmoid(z_i)
-    p    = softmax(sigmoid(W_c b + b_c))                        never sharper than e : 1 between two classes
+    p    = softmax(sigmoid(W_c b + b_c))                        odds of at most e : 1 between two classes
     loss = - sum_c t_c log p_c + mu sum_i (- s_i log s_i)       the entropy term pushes each s_i to 0 or 1
     t   <- lambda t + (1 - lambda) q                            q: p among the candidates, renormalized; after each bag
 
-`loss` takes rows of candidate weights t in place of class indices, and `candidate_update` gives the next t. With one
-candidate q = t and nothing moves: that is plain MIL with DEMIPL's loss.
-
-Where sources differ: the released DEMIPL code uses V and v in both gates (`tie_gates`; the paper's two gates are the
-default, and official DEMIPL states load tied). The image code of the PSMIL authors takes the denominator of a as a
-constant (`detach_denominator`). On the GPU their benchmark leaves R untrained (`train_classifier: false`, part of the
-preset `official`). A single output has gates 2 wide, one unit for each of its two classes; the sigmoid head needs at
-least two outputs, because a sigmoid of a sigmoid never falls below 1/2.
+`loss` accepts rows of candidate weights t instead of class indices, and `candidate_update` returns the next t. With one
+candidate q = t and nothing changes: that is plain MIL with DEMIPL's loss. Edge cases: docs/methods/demil.md.
 """
 
 from __future__ import annotations

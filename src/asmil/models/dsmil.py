@@ -8,15 +8,9 @@
 
     loss = 1/2 L(bag logits) + 1/2 L(max logits)
 
-The argmax has no gradient, so the instance classifier learns from the second term alone. L is the task's loss, as the
-ASMIL study ran it; the official code (`--preset official`) takes binary cross-entropy against the one-hot class
-(`loss: bce`), with orthogonal weights at the start. Prediction is by the bag logits (official default) or by the mean
-of both streams' probabilities (`predict: mean`; the official `--average` adds the two sigmoids, not halved).
-
-Where paper and official code differ, this follows the code: the paper has linear q and v, no division by sqrt(Q), one
-head a class, and the average of both streams' scores as the prediction. The copy in the ASMIL study has one linear
-query as wide as its embeddings (`query: linear`, `query_width`), and predicts by the mean.
-The official code drops and shuffles tiles at test time too where it drops any; nothing is dropped here.
+The argmax has no gradient, so the instance classifier learns from the second term alone. L is the task's loss, as in
+the ASMIL study, or binary cross-entropy against the one-hot class, as in the official code (`loss: bce`). Differences
+from the paper and the official code: docs/methods/dsmil.md.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import Loss, MILModel, ModelConfig, Output, predicted_row
+from asmil.models.base import Loss, MILModel, ModelConfig, Output
 from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
@@ -124,8 +118,7 @@ class DSMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         del kind
-        attention: Tensor = self.normalizer(predicted_row(output))
-        return attention[0]
+        return self.predicted_attention(output)
 
 
 def _register_layout(query: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """DTFD-MIL: double-tier feature distillation (Zhang et al., 2022).
 
-The N tiles of a slide are dealt at random into G pseudo-bags; h_i and z_i do not depend on how.
+The N tiles of a slide are assigned at random to G pseudo-bags; h_i and z_i do not depend on the split.
 
     h_i = ReLU(W_e x_i), then R times h <- h + ReLU(W_2 ReLU(W_1 h))          no biases, I wide
     z_i = w . (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b_w                tier-1 score
@@ -13,20 +13,12 @@ The N tiles of a slide are dealt at random into G pseudo-bags; h_i and z_i do no
           MaxMinS  these, then h of the k tiles with the smallest p_i (in descending order)
     logits = W' sum_j softmax(z'(f))_j f_j + b'    tier 2: its own gated attention and head
 
-Trained with CE(logits) + mean_g CE(s_g). The distilled vectors are detached, so the slide's loss trains tier 2 alone
-and the pseudo-bags' loss tier 1 alone. The official code has two optimizers; its slide loss reaches tier 1 as well, but
-those gradients are thrown away, and with AFS its second backward pass fails on current torch. One joint step with
-detached vectors makes the same updates. The gradients of the four modules are clipped one by one.
+The loss is CE(logits) + mean_g CE(s_g). The distilled vectors are detached, so the slide's loss trains tier 2 alone and
+the pseudo-bags' loss tier 1 alone: one step makes the updates of the two official optimizers. The gradients of the four
+modules are clipped separately.
 
-The official code draws a new split at each evaluation, so its results are random. Here an evaluated slide has a split
-of its own, drawn from its name and size; `inference_splits` averages the probabilities of several. A split can be
-given as `bag.extras["pseudo_bags"]` (N numbers, tiles with the same number are together).
-
-Where tiles are few: min(G, N) pseudo-bags (officially some are empty, and with AFS give zero vectors); a pseudo-bag
-smaller than k gives all its tiles (MaxMinS then takes tiles twice, as officially); equal p_i keep the order of the
-tiles. The last class decides also where there are more than two, as officially. p_i lies so close to 1 / C that float32
-makes equal what is not, so tiles are sorted by a number with the same order (see `_rivals`). The paper also names a
-distillation by largest attention, which no official code has.
+In inference a slide has a fixed split, drawn from its name and size; `inference_splits` averages the probabilities of
+several. Edge cases and differences from the official code: docs/methods/dtfd.md.
 """
 
 from __future__ import annotations

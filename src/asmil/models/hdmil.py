@@ -1,4 +1,4 @@
-"""HDMIL: hierarchical distillation MIL (Dong et al., 2025): DMIN learns which tiles matter, LIPN sees it from pixels.
+"""HDMIL: hierarchical distillation MIL (Dong et al., 2025): DMIN learns which tiles to keep, LIPN does so from pixels.
 
 DMIN, on tile features (C classes, everything one row per class):
 
@@ -10,28 +10,19 @@ DMIN, on tile features (C classes, everything one row per class):
     kept branch      M'_c = sum_i w_c,i h_i                                 the tiles with m = 1
         training     w = exp(z) m / (sum of it over all tiles AND all classes)
         inference    w_c = exp(z_c) m_c / (sum of it over the tiles of class c + 1e-16)
-    logit_c = KAN_c(M_c) and KAN_c(M'_c), a Chebyshev-KAN unit a class      the prediction is that of the kept branch
+    logit_c = KAN_c(M_c) and KAN_c(M'_c), a Chebyshev-KAN unit per class    the prediction is that of the kept branch
     L = 0.7 L_task(full) + 0.3 L_cluster + 0.5 KL(full || kept) + 0.5 MSE(M', M) + 2 (rate - r)^2
 
 L_cluster is CLAM's (`blocks/instance_loss.py`) by the full attention, with KAN heads; rate is the share of tiles kept
 for class 0 or class 1, with straight-through gradient.
 
 LIPN (`lipn: true`), a small CNN on the same tiles at low magnification (`lowres/tiles` of the feature file), learns the
-mask in a second stage, so that features need be extracted for kept tiles only:
+mask in a second stage, so that features need to be extracted for kept tiles only:
 
     L = mean |mask_LIPN - mask_DMIN| + (rate_LIPN - rate_DMIN)^2
 
-with DMIN frozen, but in training mode (its dropout on, its mask without noise). Afterwards LIPN's mask takes the place
-of DMIN's.
-
-As in the official code, and unlike what one would expect: the kept branch is normalized over classes together in
-training and class by class in inference; the teacher is not detached; the rate looks at two classes also where there
-are more, so one output is impossible; LIPN learns from masks under dropout. Published mask ratios are 0.6 and 0.7
-(README) or 0.1 (script). The defaults are those for CAMELYON-16; `subtyping: auto` is off for two classes.
-
-Where the official code breaks: if no tile is kept at all while training, its loss is NaN and the step is skipped; here
-the kept branch then reads a vector of zeros, all stays finite, and the rate's term draws tiles back in. In inference a
-class without kept tiles reads zeros, as there. Bags below k tiles take all of them for the clustering.
+with DMIN frozen, but in training mode (dropout enabled, mask without noise). Afterwards LIPN's mask replaces DMIN's.
+Details that follow the official code, and edge cases: docs/methods/hdmil.md.
 """
 
 from __future__ import annotations
@@ -257,11 +248,10 @@ class HDMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
-        row = predicted_row(output)
         if kind == "kept":
-            return self.kept_weights(row, output.extras["mask"][output.logits.argmax()].unsqueeze(0))[0]
-        attention: Tensor = self.normalizer(row)
-        return attention[0]
+            mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)
+            return self.kept_weights(predicted_row(output), mask)[0]
+        return self.predicted_attention(output)
 
     def stages(self) -> list[Stage]:
         if self.lipn is None:

@@ -181,13 +181,13 @@ _NORM_LEAVES = ("weight", "bias", "running_mean", "running_var", "num_batches_tr
 def lipn_state(tensors: Tensors) -> dict[str, Tensor]:
     """The state of a `TinyMobileNet` from the official tensors."""
     convs, norms = {"neck.conv": "extractor.conv.block.0"}, {"neck.norm": "extractor.conv.block.1"}
-    for place in range(5):
-        convs[f"features.{place}.conv"] = f"extractor.features.{place}.block.0"
-        norms[f"features.{place}.norm"] = f"extractor.features.{place}.block.1"
-    for place in (5, 6):
+    for index in range(5):
+        convs[f"features.{index}.conv"] = f"extractor.features.{index}.block.0"
+        norms[f"features.{index}.norm"] = f"extractor.features.{index}.block.1"
+    for index in (5, 6):
         for ours, theirs in _PARTS.items():
-            convs[f"features.{place}.{ours}.conv"] = f"extractor.features.{place}.{theirs}_conv"
-            norms[f"features.{place}.{ours}.norm"] = f"extractor.features.{place}.{theirs}_norm"
+            convs[f"features.{index}.{ours}.conv"] = f"extractor.features.{index}.{theirs}_conv"
+            norms[f"features.{index}.{ours}.norm"] = f"extractor.features.{index}.{theirs}_norm"
     return {
         **renamed(tensors, convs),
         **renamed(tensors, norms, _NORM_LEAVES),

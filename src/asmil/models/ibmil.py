@@ -5,22 +5,17 @@ The context of a bag (staining, scanner) is a confounder. Three steps:
     2. m of every training bag; k-means of m / |m|; prototypes p_j = the clusters' means of m
     3. train a new model from scratch whose head reads [m; c] (or m + c, m - c)                stage "intervention"
            u_j = softmax_j((W_k p_j + b_k) . (W_q m + b_q) / sqrt(J)),   c = sum_j u_j p_j
-Nothing but the prototypes goes from the first model to the second. They are part of the second one's state dict, and
-come from the training bags of the split alone.
+The second model gets only the prototypes of the first one. They are part of its state dict, and are made from the
+training bags of the split alone.
 
 Bases:
     gated     h = ReLU(W_e x) without bias, gated attention: the port that the ASMIL study compares (default)
     plain     h = x, z_i = w . tanh(V x_i), V as wide as the features: the official ABMIL
-    dsmil     DSMIL with one linear query; every class's bag vector reads the dictionary on its own, a slide gives one
-              vector per class to the clustering, and the prototypes pass a dropout of 0.1 before W_k while training
+    dsmil     DSMIL with one linear query; the bag vector of each class attends to the dictionary, a slide contributes
+              one vector per class to the clustering, and the prototypes have a dropout of 0.1 before W_k in training
     transmil  TransMIL; m is the normalized class token
-The official code also has DTFD as a base, which is left out here.
 
-`prototypes: 0` trains step 1 alone, which is all that the published scripts of the ASMIL study run under this name.
-The official code trains with binary cross-entropy against the one-hot class (`loss: bce`), chooses epochs on the test
-slides, and clusters with one random start (faiss); here the best of ten starts by k-means++ is kept, with the same
-seed. Where training slides are fewer than K, or repeat, there are fewer prototypes and the other rows of the
-dictionary take no part; the official code fails there, or answers NaN. Its dropout of 0.5 is never called.
+Differences from the official code: docs/methods/ibmil.md.
 """
 
 from __future__ import annotations
@@ -120,12 +115,13 @@ class IBMIL(ModelOnBase):
         self.dictionary: ConfounderDictionary | None = None
         merged_width = self.width
         if config.prototypes:
+            key_dropout = DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
             self.dictionary = ConfounderDictionary(
                 config.prototypes,
                 self.width,
                 config.joint,
                 config.merge,
-                dropout=_key_dropout(config),
+                dropout=key_dropout if config.key_dropout is None else config.key_dropout,
                 learned=config.learn_prototypes,
             )
             merged_width = self.dictionary.merged_width
@@ -199,12 +195,6 @@ def _headless_base(in_features: int, n_outputs: int, config: IBMILConfig) -> tup
         width = base.embedding.width
     base.head = nn.Identity()  # type: ignore[assignment]
     return base, width
-
-
-def _key_dropout(config: IBMILConfig) -> float:
-    if config.key_dropout is not None:
-        return config.key_dropout
-    return DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
 
 
 def find_prototypes(rows: Tensor, k: int, seed: int = SEED) -> Tensor:

@@ -23,19 +23,10 @@ This is exact because the maps are linear and a row of attention sums to 1:
 A row for every latent and head replaces d columns, so this is faster while r H <= d; beyond that the attention is
 computed as it is written. With one key softmax is 1 and there is nothing to score.
 
-Scores are those of the pooling query, one row per head: z_h,i = q_h . k_h,i / sqrt(I / H), softmax over tiles; the heat
-map is the mean over heads. The official code throws these weights away. A normalizer other than softmax replaces the
-pooling's, not those of the latents.
+Scores are those of the pooling query, one row per head: z_h,i = q_h . k_h,i / sqrt(I / H). A normalizer other than
+softmax replaces that of the pooling, not those of the latents.
 
-The defaults are those of the official class (rank 2, no LayerNorm); the published CAMELYON16 configuration (rank 1,
-LayerNorm) is `--preset official`. With rank 1 softmax over the latents is 1: each block adds one vector to all tiles,
-and the maps that only score the latents have no effect, there as here. Without LayerNorm the scale of the tiles
-grows or shrinks with every block.
-
-Where paper, official code and its copies differ: the paper discusses larger ranks than the code's 1 or 2 (its author:
-tune it). A block's output has no residual with its input. The copies in VLSA and ASMIL use the rank also as the number
-of pooling queries and break for ranks above 1; here there is always one. The paper's contrastive pre-training of the
-tile encoder is not part of the aggregator. The official evaluation uses the last epoch.
+Differences between the paper, the official code and its copies: docs/methods/ilra.md.
 """
 
 from __future__ import annotations

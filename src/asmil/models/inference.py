@@ -1,4 +1,4 @@
-"""The output of a trained model for a bag of any length: in eval mode, in chunks if the bag is large."""
+"""The output of a trained model for a bag of any size: in eval mode, in chunks if the bag is large."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel, Output
 
 CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}
-"""Bags up to this size run whole; longer ones are streamed where the method can, with the same result."""
+"""Bags up to this size are processed at once; larger ones are streamed if the method can, with the same result."""
 
 ESTIMATED_FROM_TILES = 65_536
-"""Bags that are larger, of methods that cannot be streamed, are compared with the memory before they run."""
+"""For larger bags of methods that cannot be streamed, the memory is checked first."""
 
 _SMALLEST_CHUNK = 256
 
@@ -32,13 +32,13 @@ _SMALLEST_CHUNK = 256
 def infer(
     model: MILModel, bag: Bag, device: torch.device | str | None = None, chunk_tiles: int | None = None
 ) -> Output:
-    """The model's output for a bag, on the CPU; `device` is where the model is (found out if not given).
+    """The model's output for a bag, on the CPU; `device` is that of the model (by default that of its parameters).
 
-    An output that is not finite is an AsmilError that names the bag: no class may be read from it.
+    An output that is not finite is an AsmilError that names the bag, since it is no prediction.
 
-    When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
-    streamed is an error that states the size of the bag. The system kills a process that uses up the memory of a CPU,
-    so there the need of a large bag is estimated first.
+    If the device runs out of memory, the bag is tried again in chunks of half the size; if the method cannot be
+    streamed, an error states the size of the bag. The system kills a process that exhausts the memory of a CPU, so the
+    memory for a large bag is estimated first there.
     """
     model.eval()
     device = next(model.parameters()).device if device is None else torch.device(device)
@@ -50,7 +50,7 @@ def infer(
         try:
             return _finite(bag, _to_cpu(_run(model, bag, device, chunk)))
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
             if not model.can_stream or chunk <= _SMALLEST_CHUNK:
                 raise AsmilError(
@@ -81,9 +81,9 @@ def _refuse_too_large(model: MILModel, bag: Bag) -> None:
 
 
 def _finite(bag: Bag, output: Output) -> Output:
-    """The output, refused if a number is undefined; a score of minus infinity leaves a tile out."""
-    found = {"logits": output.logits, "bag features": output.embedding, "tile logits": output.instance_logits}
-    broken = [name for name, values in found.items() if values is not None and not bool(values.isfinite().all())]
+    """The output; an error if it is not finite, except for scores of minus infinity, which leave a tile out."""
+    outputs = {"logits": output.logits, "bag features": output.embedding, "tile logits": output.instance_logits}
+    broken = [name for name, values in outputs.items() if values is not None and not bool(values.isfinite().all())]
     if output.scores is not None and bool((output.scores.isnan() | output.scores.isposinf()).any()):
         broken.append("attention scores")
     if broken:
@@ -92,10 +92,6 @@ def _finite(bag: Bag, output: Output) -> Output:
             "slide for very large values, and the weights of the model"
         )
     return output
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _to_cpu(output: Output) -> Output:
@@ -110,10 +106,10 @@ def _to_cpu(output: Output) -> Output:
 
 
 SAMPLES = (1024, 4096)
-"""Tiles that are tried. All methods need memory in proportion to the tiles, plus a constant part."""
+"""Numbers of tiles that are measured: memory is proportional to the tiles, plus a constant."""
 
 WORKSPACE = 1.25
-"""Kernels need some more for themselves, and memory is never used without gaps."""
+"""Factor for the memory of kernels, and for gaps in memory."""
 
 
 @torch.inference_mode()
@@ -123,13 +119,12 @@ def bytes_needed(model: MILModel, bag: Bag) -> int:
     The model must be in eval mode; the bag must have more tiles than `SAMPLES`.
     """
     fewer, more = (_peak(model, model.prepare(bag.subset(torch.arange(size)))) for size in SAMPLES)
-    of_a_tile = (more - fewer) / (SAMPLES[1] - SAMPLES[0])
-    return int(WORKSPACE * (more + of_a_tile * (len(bag) - SAMPLES[1])))
+    per_tile = (more - fewer) / (SAMPLES[1] - SAMPLES[0])
+    return int(WORKSPACE * (more + per_tile * (len(bag) - SAMPLES[1])))
 
 
 def _peak(model: MILModel, bag: Bag) -> int:
-    live = LiveBytes()
-    with live:
+    with LiveBytes() as live:
         model(bag)
     return live.peak
 

@@ -2,11 +2,9 @@
 
     logits = W mean_i x_i + b = mean_i (W x_i + b)         x_i: the features as they are, D wide; C x D weights in all
 
-It says how much of the task the features hold by themselves, and is the usual test of slide encoders (TITAN, CHIEF,
-PRISM, ...), whose one vector per slide is a bag of one tile. It is mean pooling without the embedding: nothing is
-learned but W and b, by the common loop, so that it is compared under equal conditions.
-
-There is no attention: the heat map is the tile's own probability of the predicted class.
+It shows how well the features alone solve the task, and is the usual way to evaluate slide encoders (TITAN, CHIEF,
+PRISM, ...), whose one vector per slide is a bag of one tile. It is mean pooling without the embedding: only W and b are
+learned, by the common loop, so that it is compared under equal conditions. See docs/methods/linear.md.
 """
 
 from __future__ import annotations

@@ -1,36 +1,27 @@
 """MHIM-MIL: masked hard instance mining, v1 (Tang et al., ICCV 2023) and v2 (Tang et al., IJCV 2025).
 
-A teacher, the moving average of the student, ranks the tiles of the whole bag. The easiest tiles, and random or
-the lowest ones with them, are masked. The student learns from the others, and its bag feature is pulled towards the
-teacher's:
+A teacher, the moving average of the student, ranks the tiles of the whole bag. The easiest tiles are masked, together
+with random or the lowest ones. The student learns from the others, and its bag feature is pulled towards the teacher's:
 
     h_i   = dropout(act(W_e x_i + b_e))                          for student and teacher
-    f, z  = network(h)                                           `base`: abmil, transmil or dsmil (blocks/maskable.py)
-    f^T, ranking = teacher(all tiles), no gradient               its dropout is on as well
-    f^S, logits  = student(kept tiles)                           blocks/masking.py has the rules
+    f, z  = network(h)                                           `base`: abmil, transmil or dsmil (mhim_maskable.py)
+    f^T, ranking = teacher(all tiles), no gradient               with dropout
+    f^S, logits  = student(kept tiles)                           mhim_masking.py has the rules
     loss = CE(logits) - alpha sum_d softmax(f^T / t_T)_d log softmax(f^S / t_S)_d
     teacher <- mm teacher + (1 - mm) student                     after every step; parameters only
 
 Inference is the student on the whole bag. v1 ranks by attention; with several heads (transmil: the class token's row
-of layer 1) by votes. v2 ranks by the class probability of what a tile brings into the bag feature, masks only the
-highest tiles, lets floor(merge_ratio * kept) random ones of the kept tiles stay and merges the rest into `merge_k`
-tokens (`TokenMerge`), which come after them. As in the official code the tiles that stay are shuffled.
-dsmil ranks by the largest class logit of a tile, has two streams with half the loss each, and predicts by the mean.
+of layer 1) by votes. v2 ranks by the class probability of what a tile contributes to the bag feature, masks only the
+highest tiles, keeps floor(merge_ratio * kept) random ones of the kept tiles and merges the rest into `merge_k` tokens
+(`TokenMerge`), which are appended. dsmil ranks by the largest class logit of a tile, has two streams with half the loss
+each, and predicts by the mean.
 
-Training has two stages (`pretrain`): first the network alone, without teacher and mask ("pure"); its weights become
-the teacher and the student's embedding, the rest of the student starts from new weights. Without it the teacher
-starts as a copy of the random student, as in the code that the ASMIL study most likely ran (`--preset port`).
+Training has two stages (`pretrain`): first the network alone, without teacher and mask ("pure"); its weights initialize
+the teacher and the student's embedding, the rest of the student is initialized randomly.
 
-Ratios, weight and momentum that are not given are those of the official scripts: v1 as on CAMELYON16 with that base
-(dsmil: as abmil), v2 the middle of the grid that its authors search.
-
-Where the official code breaks: s = 0 divides by zero (refused here); bags of one or two tiles crash and small bags may
-lose all tiles (see blocks/masking.py); v2 fails without masked tiles and with `merge_test` (both work here). For
-r <= 0.001 its random stage draws from the lowest tiles only; here it draws from all. With one output v2 takes the
-larger of both classes' probabilities.
-
-In training the abmil base gives the scores of all tiles, those of masked ones for an anchor's sake. With the other
-bases a score depends on the other tiles; there are none for a masked bag, and `attend` gives those of the whole one.
+In training the abmil base returns the scores of all tiles, those of masked ones for an anchor. With the other bases a
+score depends on the other tiles, so they return none for a masked bag, and `attend` returns those of the whole bag.
+Default settings, differences from the official code and edge cases: docs/methods/mhim.md.
 """
 
 from __future__ import annotations
@@ -47,7 +38,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
+from asmil.models.base import Loss, MILModel, Output, Stage
 from asmil.models.blocks.dual_stream import two_stream_loss
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
@@ -123,16 +114,17 @@ class PureMHIM(AttentionPoolModel):
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
         if self.config.base == "dsmil":
-            by_class: Tensor = self.normalizer(predicted_row(output))
-            return by_class[0]
+            return self.predicted_attention(output)
         attention = super().draw_heatmap(output, kind)
         if self.config.base == "abmil":
             return attention
         return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)
 
     def _read(self, network: Network, embedded: Tensor) -> Tensor:
-        """What an encoder reads of a whole bag."""
-        return network.with_merged(embedded) if self.merges_at_test else embedded
+        """What an encoder reads of a whole bag: its tiles, and the tokens made of all of them if they are merged."""
+        if not self.merges_at_test or network.merge is None:
+            return embedded
+        return torch.cat([embedded, network.merge(embedded)])
 
 
 @register(

@@ -349,8 +349,3 @@ class Network(nn.Module):
         start_xavier(self.encoder.streams if isinstance(self.encoder, DualStreamEncoder) else self.encoder)
         if self.merge is not None:
             start_xavier(self.merge)
-
-    def with_merged(self, embedded: Tensor) -> Tensor:
-        """The tiles, and behind them the tokens made of all of them."""
-        assert self.merge is not None
-        return torch.cat([embedded, self.merge(embedded)])

@@ -130,7 +130,8 @@ def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = Non
         raise AsmilError(f"{form.looks} lacks {', '.join(missing)}") from None
     except (RuntimeError, ValueError, IndexError) as error:
         raise AsmilError(f"{form.looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
-    if unknown := [name for name in state if name not in state.read and not _is_unused(name, form)]:
+    unused = tuple(f"{name}." for name in form.unused)
+    if unknown := [name for name in state if name not in state.read and not f"{name}.".startswith(unused)]:
         raise AsmilError(
             f"{form.looks} has tensors that {form.method} does not: {listed(unknown)}; it is another model, "
             "or, if its predictions do not depend on them, leave them out of the state dict"
@@ -198,10 +199,6 @@ def _without_prefix(state: Tensors) -> dict[str, Tensor]:
     if len(words) != 1 or any("." not in name for name in state):
         return {}
     return {name.partition(".")[2]: tensor for name, tensor in state.items()}
-
-
-def _is_unused(name: str, form: OfficialForm) -> bool:
-    return any(f"{name}.".startswith(f"{unused}.") for unused in form.unused)
 
 
 class _Official(dict[str, Tensor]):

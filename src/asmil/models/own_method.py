@@ -1,8 +1,8 @@
 """A method of the user's own: a class, or its name `module:Class` or `file.py:Class`.
 
-The class is a subclass of `MILModel`. Before it is trained, it is tried on made-up bags, and everything that it does
-not fulfil is reported at once. A run names its method; one that names code is opened only if the user names the code
-too, since a run folder may come from anyone.
+The class is a subclass of `MILModel`. Before it is trained, it is tested on random bags, and all problems are reported
+at once. A run names its method; a run that names code is opened only if the user names the code too, because a run
+folder may come from anyone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asmil.settings.own_code import describe, own_module, same_attribute
 
 WIDTH, OUTPUTS = 8, 3
 TILES = (1, 7)
-"""What the made-up bags and models of a trial have."""
+"""The sizes of the random bags and models of a trial."""
 
 
 def is_own(name: str) -> bool:
@@ -35,12 +35,12 @@ def is_own(name: str) -> bool:
 
 
 def method_name(method: str | type[MILModel]) -> str:
-    """The name of a method that the user gives as a name, as `module:Class` or as a class; the last two are tried."""
+    """The name of a method given as a name, as `module:Class` or as a class; the last two are tested."""
     if isinstance(method, str):
         return load_own(method) if is_own(method) and method not in known_methods() else method
     if not isinstance(method, type) or not issubclass(method, MILModel):
         raise AsmilError(f"method = {method!r}: give the name of a method or a subclass of asmil.MILModel")
-    registered = next((one.name for one in known_methods().values() if one.model is method), None)
+    registered = next((known.name for known in known_methods().values() if known.model is method), None)
     if registered is not None:
         return registered
     name = f"{method.__module__}:{method.__qualname__}"
@@ -49,26 +49,26 @@ def method_name(method: str | type[MILModel]) -> str:
 
 
 def load_own(name: str, as_name: str | None = None) -> str:
-    """Import a method that the user names, try it and make it known; its name.
+    """Import a method that the user names, test and register it; returns its name.
 
-    as_name: the name that a run has for it, where its file was elsewhere then
+    as_name: the name that a run has for it, if its file was elsewhere then
     """
-    place, _, attribute = name.rpartition(":")
-    module = own_module(place, f"--method {name}")
-    found = getattr(module, attribute, None)
-    if found is None:
+    source, _, attribute = name.rpartition(":")
+    module = own_module(source, f"--method {name}")
+    model_type = getattr(module, attribute, None)
+    if model_type is None:
         classes = [key for key, value in vars(module).items() if isinstance(value, type) and value is not MILModel]
-        raise AsmilError(f"--method {name}: {place} has no class {attribute!r}; {did_you_mean(attribute, classes)}")
-    if not isinstance(found, type) or not issubclass(found, MILModel):
+        raise AsmilError(f"--method {name}: {source} has no class {attribute!r}; {did_you_mean(attribute, classes)}")
+    if not isinstance(model_type, type) or not issubclass(model_type, MILModel):
         raise AsmilError(
             f"--method {name}: {attribute} is not a subclass of asmil.MILModel; write class {attribute}(MILModel)"
         )
-    _accept(as_name or name, found)
+    _accept(as_name or name, model_type)
     return as_name or name
 
 
 def confirm(name: str, given: str | None, named_by: str) -> None:
-    """Make the method of a run known if it is code that the user has named too; other code is refused unread.
+    """Register the method of a run if it is code that the user has named too; other code is refused.
 
     given: the method as the user names it
     named_by: the file that names the method
@@ -92,15 +92,13 @@ def confirm(name: str, given: str | None, named_by: str) -> None:
 
 
 def problems_of(model_type: type[MILModel]) -> list[str]:
-    """What a class does not fulfil, one sentence each, as found on made-up bags; empty if it can be trained."""
+    """The problems of a class on random bags, one sentence each; empty if it can be trained."""
     return list(_problems(model_type))
 
 
 def _accept(name: str, model_type: type[MILModel]) -> None:
-    problems = problems_of(model_type)
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise AsmilError(f"method {name}: it cannot be trained:{listed}")
+    if problems := problems_of(model_type):
+        raise AsmilError(f"method {name}: it cannot be trained:" + "".join(f"\n  - {problem}" for problem in problems))
     summary = next(iter((model_type.__doc__ or "").strip().splitlines()), "")
     remember(Method(name, model_type, summary, "", 0))
 
@@ -121,9 +119,8 @@ def _problems(model_type: type[MILModel]) -> Iterator[str]:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         yield "it has no parameters to train"
     for tiles in TILES:
-        found = list(_problems_with_bag(model.eval(), tiles))
-        if found:
-            yield from found
+        if problems := list(_problems_with_bag(model.eval(), tiles)):
+            yield from problems
             return
     yield from _problems_with_gradients(model.train())
 
@@ -156,11 +153,11 @@ def _problems_with_bag(model: MILModel, tiles: int) -> Iterator[str]:
         if model.score_axes:
             yield f"score_axes = {model.score_axes} promises scores, and Output.scores is None"
         return
-    found = list(_problems_of_tensor("scores", output.scores, (None, tiles), f"A x N, here A x {tiles}", where))
-    yield from found
+    problems = list(_problems_of_tensor("scores", output.scores, (None, tiles), f"A x N, here A x {tiles}", where))
+    yield from problems
     if not model.score_axes:
         yield 'it returns scores without saying what their rows are; set score_axes, e.g. score_axes = ("head",)'
-    elif not found:
+    elif not problems:
         yield from _problems_of_attend(model, bag, output)
 
 
@@ -185,7 +182,7 @@ def _problems_with_gradients(model: MILModel) -> Iterator[str]:
     except Exception as error:  # noqa: BLE001
         yield f"no gradient can be computed: {describe(error)}"
         return
-    if not any(one.grad is not None and bool(one.grad.abs().sum() > 0) for one in model.parameters()):
+    if not any(weight.grad is not None and bool(weight.grad.abs().sum() > 0) for weight in model.parameters()):
         yield "the logits do not depend on any parameter, so nothing would be learned"
 
 

@@ -1,6 +1,6 @@
 """Patch-GCN: graph convolutions over neighboring tiles, then gated attention (Chen et al., 2021).
 
-    edges       every tile -> its 8 nearest tiles by coordinates; a tile hears those that list it
+    edges       every tile -> its 8 nearest tiles by coordinates; a tile receives from those that list it
     x_0 = Dropout(ReLU(W x + b))                                     N x d
     x_1 = GENConv(x_0)                                               the first graph layer without norm and residual
     x_l = Dropout(x_{l-1} + ReLU(LayerNorm(GENConv(x_{l-1}))))       l = 2 .. L
@@ -10,21 +10,10 @@
     logits = W_c ReLU(W_r g + b_r) + b_c                             vlsa: W_c g + b_c
 
 GENConv is in `blocks/graph.py`. Variants:
-- official (mahmoodlab/Patch-GCN): d = 128, L = 3 (`num_layers=4` there), h (L + 1) d wide, a layer W_r before the head.
-- vlsa (liupei101/VLSA, the survival baseline): d = 256, h is d wide, no W_r.
+- official (mahmoodlab/Patch-GCN): d = 128, L = 3 (`num_layers=4` there), h (L + 1) d wide, a layer W_r before the head
+- vlsa (liupei101/VLSA, the survival baseline): d = 256, h is d wide, no W_r
 
-The logits are raw: hazards are their sigmoid (official), incidences their softmax (vlsa).
-
-Where code and paper differ, and what breaks there:
-- An edge goes from a tile to its neighbor and messages follow it, so a tile hears the tiles that list IT (the reverse
-  of the usual reading). Kept. A tile that is no neighbor of any other aggregates 0.
-- The paper counts L = 4 layers with the input embedding; three convolutions run. The official widths fit only that.
-- The official neighbor search is approximate, fails for bags of at most 8 tiles and may keep a tile as its own
-  neighbor where two share a place. Ours is exact: k = min(8, N - 1) of the same slide, ties by index, never itself. One
-  tile alone has no edges.
-- The official LayerNorm of the first graph layer is never used; it does not exist here.
-- Old releases of torch_geometric give the two linear layers of GENConv a bias: `conv_bias`, off by default.
-- Official training skips graphs of more than 100,000 tiles and counts them as events at time 0. Nothing is skipped.
+Differences from the paper and the official code: docs/methods/patch_gcn.md.
 """
 
 from __future__ import annotations

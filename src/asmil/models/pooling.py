@@ -1,4 +1,4 @@
-"""Mean and max pooling: the tiles count alike, or the strongest decides. The floor of every comparison.
+"""Mean and max pooling, the baselines of every comparison: equal weights for all tiles, or the highest value.
 
     h_i = dropout(act(W_1 x_i + b_1))                      M wide
     f_i = W_2 h_i + b_2                                    C wide, the tile's own logits
@@ -11,14 +11,9 @@
                 with the largest probability of any class, with one output the one with the largest logit
 
 `instance` is the form of the ACMIL and ASMIL studies, `tile` CLAM's max-pooling baseline ("mil"), `embedding` what
-Ilse et al. compare with. The head is linear, so for the mean the first two are the same number, and one formula serves
-both. The gradient of `instance` max reaches at most C tiles, that of `tile` exactly one.
+Ilse et al. compare with. The head is linear, so for the mean the first two are equal, and one formula serves both.
 
-There is no attention: the heat map is the tile's own probability of the predicted class.
-
-Where sources differ: ACMIL's max is per class and CLAM's per tile, which papers seldom state. ASMIL's copy has its
-widths written into it and does not run from its script; ACMIL's is followed. CLAM starts with the framework's weights
-since April 2024, as here; `instance` and `embedding` start with Xavier-normal weights and zero biases.
+There is no attention: the heat map is the tile's own probability of the predicted class. See docs/methods/pooling.md.
 """
 
 from __future__ import annotations

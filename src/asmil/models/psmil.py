@@ -17,19 +17,9 @@ the column of the bag's class y moves:
     update = mean_of_predicted    q = mean of the tiles whose likeliest class is y, or b if there is none
                                       (images and small bags, m 0.999)
 
-q comes from the forward pass of the step, before the optimizer moved the embedding, as in the official code. Until the
-first training call P is zero, so p and the attention are uniform; equal columns, as in that call, mean the same. Tasks
-without classes never move the prototypes: the attention stays (nearly) uniform there. With several bags per step
-(`training.accumulate`) the last one moves them. A single output has two prototypes, one for each class.
-
-Where we differ from the released code:
-- it updates inside forward, whenever a label is given, also with test labels; here only after training steps
-- its benchmark divides every entry of a touched column by its own absolute value (all columns become ones, and the
-  method mean pooling); here the column is normalized. There too a single selected tile is replaced by the mean of its
-  features, and the average of both branches takes the soft one twice.
-- on the GPU its benchmark loses R from the trained parameters (`train_classifier: false`, part of the preset).
-Loading an official state divides the columns of P by their length, which they have after an update anyway.
-The alignment loss between augmented views needs a trainable encoder and is not offered.
+q comes from the forward pass of the step, before the optimizer changed the embedding, as in the official code. Before
+the first training call P is zero, so p and the attention are uniform. A single output has two prototypes, one for each
+class. Differences from the released code and edge cases: docs/methods/psmil.md.
 """
 
 from __future__ import annotations

@@ -6,22 +6,10 @@
     x <- LayerNorm(x [+ the encoder's input, with all_shortcut])     the re-embedded tiles
     z_i = w . act(W_1 x_i);   bag = sum_i softmax(z)_i x_i;   logits = W_c bag + b_c
 
-The layers are those of `blocks/regional.py`. No coordinates are used: the tiles are folded into a square in the order
-of the file, row by row, and the square is cut into windows (8 x 8 of them), padded with zero tokens that are keys and
-values like any other. So the order matters; a patient's slides are folded as one sequence. Scores are the pooling's.
-
-Up to 64 tiles (a window each) R-MSA maps every tile by itself and CR-MSA adds exactly 0: no context is modeled, and no
-gradient reaches CR-MSA.
-
-The defaults are those of the official class, except the pooling's activation, which every published command sets to
-tanh (the class has relu). `--preset official` is the command for CAMELYON16 with ResNet-50 features; the published
-settings of the other cohorts (epeg_k, crmsa_k, further options) are in docs/methods.md.
-
-Where official code and paper differ, or the code fails: CR-MSA always has 8 x 8 windows there, however the encoder was
-given (`crmsa_regions` here); the width is fixed at 512 (any multiple of the heads here); an even epeg_k fails there and
-is refused here; a batch of bags mixes their windows there, here a bag is alone. PPEG, which the paper prefers in one
-table, is not the code's default and not built. The README states that the released code does not fully reproduce the
-paper.
+The layers are in `r2t_regional.py`. Coordinates are not used: the tiles are folded into a square in the order of the
+file, row by row, and the square is cut into windows (8 x 8 of them), padded with zero tokens that are keys and values
+like any other. So the order matters; the slides of a patient are folded as one sequence. Scores are the pooling's.
+Differences from the paper and the official code, and edge cases: docs/methods/r2t.md.
 """
 
 from __future__ import annotations
@@ -97,8 +85,17 @@ class R2T(MILModel):
         )
         width = self.embedding.width
         _refuse_misfits(width, config)
-        self.regional = nn.Sequential(*(_region_layer(width, config) for _ in range(config.layers - 1)))
-        self.cross = _cross_layer(width, config)
+        heads, dropout = (config.heads, config.crmsa_heads), config.layer_dropout
+        folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
+        self.regional = nn.Sequential(
+            *(
+                _layer(RegionAttention(width, heads[0], dropout, folding, config.epeg_k), width, config)
+                for _ in range(config.layers - 1)
+            )
+        )
+        cross_folding = Folding(config.crmsa_regions)
+        cross = CrossRegionAttention(width, heads[1], dropout, cross_folding, config.crmsa_k, config.crmsa_mlp)
+        self.cross = _layer(cross, width, config)
         self.norm = nn.LayerNorm(width)
         self.attention = ScoreNetwork(
             width,
@@ -141,24 +138,10 @@ def _refuse_misfits(width: int, config: R2TConfig) -> None:
         )
 
 
-def _region_layer(width: int, config: R2TConfig) -> RegionalLayer:
-    folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
-    attention = RegionAttention(width, config.heads, config.layer_dropout, folding, config.epeg_k)
-    return RegionalLayer(width, attention, _feed(width, config))
-
-
-def _cross_layer(width: int, config: R2TConfig) -> RegionalLayer:
-    folding = Folding(config.crmsa_regions)
-    attention = CrossRegionAttention(
-        width, config.crmsa_heads, config.layer_dropout, folding, config.crmsa_k, config.crmsa_mlp
-    )
-    return RegionalLayer(width, attention, _feed(width, config))
-
-
-def _feed(width: int, config: R2TConfig) -> FeedForward | None:
-    if not config.ffn:
-        return None
-    return FeedForward(width, round(width * config.ffn_ratio), config.ffn_activation, config.layer_dropout)
+def _layer(attention: nn.Module, width: int, config: R2TConfig) -> RegionalLayer:
+    hidden = round(width * config.ffn_ratio)
+    feed = FeedForward(width, hidden, config.ffn_activation, config.layer_dropout) if config.ffn else None
+    return RegionalLayer(width, attention, feed)
 
 
 _LAYER = {"norm": "norm", "attention.attention.qkv": "attn.attn.qkv", "attention.attention.out": "attn.attn.proj"}
@@ -178,7 +161,7 @@ _GATED_POOLING = {
 }
 
 
-def _layer(tensors: Tensors, ours: str, theirs: str) -> dict[str, Tensor]:
+def _layer_state(tensors: Tensors, ours: str, theirs: str) -> dict[str, Tensor]:
     """The tensors of one layer of the encoder."""
     optional = {name: layer for name, layer in _OPTIONAL_LAYERS.items() if f"{theirs}.{layer}.weight" in tensors}
     return renamed(tensors, {f"{ours}.{name}": f"{theirs}.{layer}" for name, layer in {**_LAYER, **optional}.items()})
@@ -192,9 +175,9 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, layers)
     regional = 0
     while f"{encoder}.layers.{regional}.norm.weight" in tensors:
-        state |= _layer(tensors, f"regional.{regional}", f"{encoder}.layers.{regional}")
+        state |= _layer_state(tensors, f"regional.{regional}", f"{encoder}.layers.{regional}")
         regional += 1
-    state |= _layer(tensors, "cross", f"{encoder}.cr_msa")
+    state |= _layer_state(tensors, "cross", f"{encoder}.cr_msa")
     mlp = "cross.attention.phi.2.weight" in state
     if not mlp:
         state["cross.attention.phi"] = tensors[f"{encoder}.cr_msa.attn.phi"]

@@ -6,20 +6,17 @@
     b   = sum_i softmax(u)_i h_i
     logits = b R                                                    the same R
 
-A tile weighs more when the bag classifier itself would call it positive. Since u is standardized, the attention does
-not depend on the scale of R, and |u_i| <= sqrt(N - 1). The bag's margin is the weighted mean of the tiles' margins.
-The scores are u, so their softmax is the attention; a bag of one tile has u = 0 and the logits of its tile.
+Since u is standardized, the attention does not depend on the scale of R, and |u_i| <= sqrt(N - 1). The bag's margin is
+the weighted mean of the tiles' margins. The scores are u, so their softmax is the attention.
 
-R is not trained in the published runs: the benchmark code means to train it, but loses it from its parameters when it
-moves it to the GPU, and the digit code declares it fixed. So R is a fixed random projection, drawn uniformly from
-+-sqrt(3) (Kaiming with a fan-in of 2), and only the embedding learns. `train_regressor` trains it as described.
+R is not trained in the published runs (see docs/methods/rgmil.md): it is a fixed random projection, drawn uniformly
+from +-sqrt(3) (Kaiming with a fan-in of 2), and only the embedding learns. `train_regressor` trains it as described.
 
-The official code knows two classes. Here:
+The official code supports two classes. Here:
 - two outputs: as above, one stream whose attention looks for class 1
 - one output: the same stream, and the logit is the bag's margin
-- C > 2 outputs: one stream a class (this class against the rest), each with its own R_c and attention over the same h;
-  the logit of class c is the margin of its stream. This is our extension; the digit code has one stream for each of
-  its ordered levels.
+- C > 2 outputs: one stream per class (this class against the rest), each with its own R_c and attention over the same
+  h; the logit of class c is the margin of its stream. This is our extension.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, Output, predicted_row
+from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -89,8 +86,7 @@ class RGMIL(MILModel):
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the stream of the predicted class."""
         del kind
-        attention: Tensor = self.normalizer(predicted_row(output))
-        return attention[0]
+        return self.predicted_attention(output)
 
     def _columns(self) -> Tensor:
         """M x C, what turns an embedded tile or bag into logits: R for two outputs, else the margins' directions."""

@@ -7,23 +7,16 @@
     x = x + Nystrom(LayerNorm(x))                          layer 2, with its own weights
     b = LayerNorm(x)[0]     logits = W_c b + b_c
 
-There is no feed-forward part. Tiles are placed on the grid in the order of the file, so that order matters.
+There is no feed-forward part. Tiles are placed on the grid in the order of the file, so that order matters. Only the
+class token leaves layer 2, so only its row is computed there.
 
-Only the class token leaves layer 2, so only its row is computed there, and both layers read the same numbers off
-products that never hold a tokens x landmarks matrix. Together that is about 0.6 of the multiplications of the official
-form at its sizes, and a small part of its memory.
-
-Scores. Nystrom attention has no score of the class token for a tile. What it approximates does: q_class . k_i / sqrt(h)
+Scores. Nystrom attention has no score of the class token for a tile. What it approximates has: q_class . k_i / sqrt(h)
 of layer 2, one row per head. These are the scores (the forward pass itself does not use their softmax).
 The heat map "attention" is the class token's row of layer 2's attention matrix F1 Z F3: mean over heads, repeated tiles
-added to their first occurrence, negative values set to 0, scaled to the sum 1. Where no value is positive it falls back
+added to their first occurrence, negative values set to 0, scaled to the sum 1. If no value is positive it falls back
 to "scores", the normalized exact scores averaged over heads.
 
-Differences between paper and official code, and the choice made here: the code pins nystrom-attention 0.0.9, which
-returns the first instead of the last rows of the padded sequence, so that no token gets its own update; that was an
-error and later versions, as well as this one, return the last rows. The norm that starts the pseudo-inverse is taken
-over all heads together, as in the code. PPEG has the identity besides its three convolutions, as in the code. The
-official width is 512 for every encoder, and so it is here; the ASMIL study took widths by encoder (`model.inner`).
+Differences from the paper and the official code: docs/methods/transmil.md.
 """
 
 from __future__ import annotations

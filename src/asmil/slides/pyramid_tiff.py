@@ -47,7 +47,8 @@ def write_pyramid(
     if size is None:
         raise ValueError("write_pyramid needs the size of a slide given as strips")
     levels = [_Level(size, downsample, quality) for downsample in (1, *downsamples)]
-    with replacing(path) as partial, tifffile.TiffWriter(partial, bigtiff=_may_pass_4_gb(size)) as file:
+    may_pass_4_gb = size[0] * size[1] > 2**31
+    with replacing(path) as partial, tifffile.TiffWriter(partial, bigtiff=may_pass_4_gb) as file:
         for number, level in enumerate(levels):
             file.write(
                 _finest_tiles(levels, pixels) if number == 0 else iter(level.encoded),
@@ -142,7 +143,3 @@ def _reduced(pixels: Pixels, factor: int) -> Pixels:
         pixels = np.pad(pixels, ((0, below), (0, right), (0, 0)), mode="edge")
     size = (pixels.shape[1] // factor, pixels.shape[0] // factor)
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def _may_pass_4_gb(size: tuple[int, int]) -> bool:
-    return size[0] * size[1] > 2**31

@@ -107,8 +107,8 @@ def cluster_samples(output: Output, label: int, subtyping: bool) -> list[tuple[T
 
 def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: InstanceLossConfig) -> Tensor:
     """The mean clustering loss of the bags of a step; classes: B class indices."""
-    losses = []
-    for output, label in zip(outputs, label_numbers(classes), strict=True):
+    losses, known = [], _known.get()
+    for output, label in zip(outputs, classes.tolist() if known is None else known, strict=True):
         n_classes = len(output.logits)
         subtyping = excludes(config, n_classes)
         per_class = [_sample_loss(*samples, config) for samples in cluster_samples(output, label, subtyping)]
@@ -153,9 +153,3 @@ def labels_known(labels: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         _known.reset(token)
-
-
-def label_numbers(classes: Tensor) -> list[int]:
-    """The classes (B) as numbers."""
-    known = _known.get()
-    return [int(label) for label in classes.tolist()] if known is None else known

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asmil.models.blocks.exporting import refuse_in_export
+from asmil.models.blocks.layers import floating
 
 
 def cluster(
@@ -26,7 +27,10 @@ def cluster(
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    values = _as_array(rows)
+    # In float32, or float64 if given: half precision is too coarse for distances.
+    if isinstance(rows, Tensor):
+        rows = floating(rows).detach().cpu().numpy()
+    values = rows if rows.dtype == np.float64 else rows.astype(np.float32, copy=False)
     n_rows = len(values)
     k = min(k, n_rows)
     if k <= 1:
@@ -41,10 +45,3 @@ def cluster(
         fitted = KMeans(k, init="k-means++", n_init=restarts, random_state=seed).fit(fit_on)
     labels = fitted.labels_ if fit_on is values else fitted.predict(values)
     return torch.from_numpy(np.asarray(labels, dtype=np.int64))
-
-
-def _as_array(rows: Tensor | npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """In float32, or float64 as it comes; half precision is too coarse for distances."""
-    if isinstance(rows, Tensor):
-        rows = (rows if rows.dtype == torch.float64 else rows.float()).detach().cpu().numpy()
-    return rows if rows.dtype == np.float64 else rows.astype(np.float32, copy=False)

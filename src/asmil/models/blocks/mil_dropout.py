@@ -4,9 +4,8 @@ A layer without parameters and without randomness, for the embedded tiles of one
 with the largest channel mean and, for each of them, the g tiles most similar to it (cosine) among the others, and
 scales the rest by n / kept. In inference it is the identity.
 
-Equal values keep their order: the earlier tile counts as the more important one, the more important tile as the more
-similar one. The official code answers NaN when every tile falls (always for n <= k, possibly up to n = k + k g); here
-only the k tiles are dropped if nothing would be left, and a bag of at most k tiles is returned as it is.
+Ties: of equally important tiles, the earlier one ranks higher; of equally similar tiles, the more important one. If no
+tile would be left, only the k tiles are dropped; a bag of at most k tiles is not changed.
 """
 
 from __future__ import annotations

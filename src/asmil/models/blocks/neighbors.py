@@ -1,7 +1,7 @@
 """The nearest tiles of every tile, by coordinates.
 
-Neighbors are ordered by (distance, index). A tile is excluded by its index, so that tiles at one place list each
-other. The answer is exact at ties too: on a grid many tiles are equally far, and which of them come before the cut is
+Neighbors are ordered by (distance, index). A tile is excluded by its index, so that tiles at the same position are
+neighbors. The result is exact at ties too: on a grid many tiles are equally far away, and which of them are included is
 decided by their index, not by the search. Tiles of different slides are never neighbors.
 """
 
@@ -17,14 +17,14 @@ from asmil.models.blocks.exporting import refuse_in_export
 from asmil.tables.arrays import Floats, Integers
 
 _RESERVE = 8
-"""Extra candidates beyond the cut; on a grid this is nearly always enough."""
+"""Candidates beyond k; on a grid this is nearly always enough to decide all ties."""
 
 
 def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
     """The k nearest tiles of every tile of a bag (fewer where its slide has fewer others): 2 x E, [center, neighbor].
 
-    Edges are ordered by tile, and for each tile from the nearest on. Coordinates in microns serve as
-    well as pixels. method: for the error message.
+    Edges are ordered by tile, and for each tile from the nearest on. Coordinates may be microns or pixels.
+    method: for the error message
     """
     refuse_in_export("the search for neighboring tiles")
     if bag.places is None:
@@ -61,46 +61,46 @@ def given_edges(bag: Bag) -> Tensor | None:
 
 def nearest(coords: Floats, k: int) -> Integers:
     """The k nearest others of each of n points, by (distance, index): n x min(k, n - 1)."""
-    # Here, because it takes a while and most methods do without.
+    # Imported here because it takes a while and most methods do not need it.
     from scipy.spatial import cKDTree
 
     n_tiles = len(coords)
     k = min(k, n_tiles - 1)
-    found = np.empty((n_tiles, k), np.int64)
+    neighbors = np.empty((n_tiles, k), np.int64)
     if k == 0:
-        return found
-    places, place_of = np.unique(coords, axis=0, return_inverse=True)
-    residents = _residents(place_of.reshape(-1), k + 1)
-    tree = cKDTree(places)
-    ask, open_ = k + 1 + _RESERVE, np.arange(n_tiles)
-    while len(open_):
-        ask = min(ask, len(places))
-        here = coords[open_]
-        near = tree.query(here, k=np.arange(1, ask + 1))[1]
-        squared = ((places[near] - here[:, None]) ** 2).sum(axis=-1)
-        chosen, reach = _first(residents[near], squared, open_, k)
-        # All that is nearer than the farthest place in the answer is in the answer.
-        settled = (reach < squared.max(axis=1)) | (ask == len(places))
-        found[open_[settled]] = chosen[settled]
-        open_, ask = open_[~settled], 2 * ask
-    return found
+        return neighbors
+    positions, position_of = np.unique(coords, axis=0, return_inverse=True)
+    tiles_at = _tiles_by_position(position_of.reshape(-1), k + 1)
+    tree = cKDTree(positions)
+    asked, pending = k + 1 + _RESERVE, np.arange(n_tiles)
+    while len(pending):
+        asked = min(asked, len(positions))
+        centers = coords[pending]
+        near = tree.query(centers, k=np.arange(1, asked + 1))[1]
+        squared = ((positions[near] - centers[:, None]) ** 2).sum(axis=-1)
+        chosen, reach = _first(tiles_at[near], squared, pending, k)
+        # The answer contains everything that is nearer than its farthest position.
+        settled = (reach < squared.max(axis=1)) | (asked == len(positions))
+        neighbors[pending[settled]] = chosen[settled]
+        pending, asked = pending[~settled], 2 * asked
+    return neighbors
 
 
-def _residents(place_of: Integers, at_most: int) -> Integers:
-    """The tiles at every place, the lowest indices first, -1 if there are no more: places x most at one place."""
-    order = np.argsort(place_of, kind="stable")
-    counts = np.bincount(place_of)
+def _tiles_by_position(position_of: Integers, at_most: int) -> Integers:
+    """The tiles at every position, lowest indices first, filled up with -1: positions x most tiles at one position."""
+    order = np.argsort(position_of, kind="stable")
+    counts = np.bincount(position_of)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    residents = np.full((len(counts), min(at_most, int(counts.max()))), -1, np.int64)
-    kept = rank < residents.shape[1]
-    residents[place_of[order][kept], rank[kept]] = order[kept]
-    return residents
+    tiles = np.full((len(counts), min(at_most, int(counts.max()))), -1, np.int64)
+    kept = rank < tiles.shape[1]
+    tiles[position_of[order][kept], rank[kept]] = order[kept]
+    return tiles
 
 
 def _first(tiles: Integers, squared: Floats, centers: Integers, k: int) -> tuple[Integers, Floats]:
     """The first k candidates of each row by (distance, index), and the squared distance of the last.
 
-    tiles: rows x places x residents, -1 for none; squared: rows x places; centers: rows, never candidates themselves
+    tiles: rows x positions x tiles, -1 for none; squared: rows x positions; centers: rows, which are no candidates
     """
     distances = np.repeat(squared[..., None], tiles.shape[-1], axis=-1)
     distances[(tiles < 0) | (tiles == centers[:, None, None])] = np.inf

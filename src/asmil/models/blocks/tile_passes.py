@@ -14,7 +14,6 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from asmil.models.blocks.layers import many_on_gpu
 
 _recorded: ContextVar[bool] = ContextVar("tiles are passed over in single kernels", default=False)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 BLOCK = 512
 
 
@@ -38,7 +38,7 @@ def single_passes() -> Iterator[None]:
 
 def one_pass(tiles: Tensor) -> bool:
     """Whether the functions of this module apply to these rows."""
-    return _recorded.get() and _has_triton() and many_on_gpu(tiles)
+    return _recorded.get() and HAS_TRITON and many_on_gpu(tiles)
 
 
 def gate(products: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
@@ -51,16 +51,9 @@ def relu_dropout(tiles: Tensor, p: float, generator: torch.Generator | None) -> 
     return _ReluDropout.apply(tiles.contiguous(), p, _seed(tiles, p, generator))  # type: ignore[no-untyped-call]
 
 
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def _seed(like: Tensor, p: float, generator: torch.Generator | None) -> Tensor | None:
     """A random number on the device for the kernels of one pass; None without dropout."""
-    if p == 0:
-        return None
-    return torch.randint(2**31 - 1, (1,), generator=generator, device=like.device)
+    return torch.randint(2**31 - 1, (1,), generator=generator, device=like.device) if p else None
 
 
 class _Gate(torch.autograd.Function):

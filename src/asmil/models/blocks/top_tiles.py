@@ -1,7 +1,7 @@
 """The tiles with the highest scores of each row.
 
-On a GPU one row of a few thousand scores is searched by one block of threads, in tens of microseconds. There, long rows
-are cut into pieces that are searched at once, and then the best of the pieces.
+On a GPU a row of a few thousand scores is searched by one block of threads, in tens of microseconds. There, long rows
+are cut into pieces that are searched in parallel, and then the best of the pieces are searched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PIECE = 512
 
 
 def top_tiles(scores: Tensor, top: int) -> Tensor:
-    """A x N -> A x min(top, N): the places of the highest scores of each row, the highest first; without a gradient."""
+    """A x N -> A x min(top, N): the indices of the highest scores of each row, the highest first; without gradient."""
     scores, tiles = scores.detach(), scores.shape[1]
     if tiles < 4 * PIECE or top > PIECE or not many_on_gpu(scores.t()):
         return scores.topk(min(top, tiles), dim=1).indices
@@ -24,10 +24,9 @@ def top_tiles(scores: Tensor, top: int) -> Tensor:
 
 
 def search_pieces(scores: Tensor, top: int) -> Tensor:
-    """The same for at least `top` tiles and `top` of at most `PIECE`, piece by piece."""
-    tiles = scores.shape[1]
-    pieces = functional.pad(scores, (0, -tiles % PIECE), value=-torch.inf).unflatten(1, (-1, PIECE))
-    found = pieces.topk(top, dim=2, sorted=False)
+    """The same, piece by piece, for at least `top` tiles; `top` is at most `PIECE`."""
+    pieces = functional.pad(scores, (0, -scores.shape[1] % PIECE), value=-torch.inf).unflatten(1, (-1, PIECE))
+    candidates = pieces.topk(top, dim=2, sorted=False)
     first = torch.arange(0, pieces.shape[1] * PIECE, PIECE, device=scores.device)
-    places = (found.indices + first[:, None]).flatten(start_dim=1)
-    return places.gather(1, found.values.flatten(start_dim=1).topk(top, dim=1).indices)
+    tiles = (candidates.indices + first[:, None]).flatten(start_dim=1)
+    return tiles.gather(1, candidates.values.flatten(start_dim=1).topk(top, dim=1).indices)

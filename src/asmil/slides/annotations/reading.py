@@ -258,7 +258,12 @@ def unpacked(path: Path) -> bytes:
 
 def _from_zip(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if _is_annotation(PurePosixPath(name))]
+        names = [
+            name
+            for name in archive.namelist()
+            if name.lower().endswith((".geojson", ".json"))
+            and not any(part.startswith(("__", ".")) for part in PurePosixPath(name).parts)
+        ]
         if len(names) != 1:
             raise AsmilError(
                 f"{path}: the archive must contain one file of annotations (.geojson, .json), but there are "
@@ -266,7 +271,3 @@ def _from_zip(path: Path) -> bytes:
             )
         with archive.open(names[0]) as file:
             return file.read(MOST_BYTES + 1)
-
-
-def _is_annotation(name: PurePosixPath) -> bool:
-    return name.suffix.lower() in (".geojson", ".json") and not any(part.startswith(("__", ".")) for part in name.parts)

@@ -23,7 +23,11 @@ VIT_G14 = VitShape(patch_px=14, width=1536, depth=40, heads=24, hidden=8192, lay
 
 UNI2_H = replace(VIT_G14, depth=24, registers=8, positions="patches")
 VIRCHOW = replace(VIT_H14, readout="class_and_mean")
+VIRCHOW2 = replace(VIRCHOW, registers=4)
 H_OPTIMUS = replace(VIT_G14, registers=4, positions="patches")
+GIGAPATH = replace(VIT_G14, patch_px=16)
+# the published configuration uses the epsilon of transformers, unlike other vision transformers
+PHIKON = replace(VIT_B16, norm_eps=1e-12)
 
 # statistics of the training tiles, as published by Lunit; the copy on the hub states those of ImageNet instead
 LUNIT_MEAN, LUNIT_STD = (0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.26081574, 0.20723464)
@@ -82,7 +86,7 @@ register_vit(
 register_vit(
     "virchow2",
     "ViT-H/14 by DINOv2; class token and mean of the patches (Zimmermann et al., 2024)",
-    replace(VIRCHOW, registers=4),
+    VIRCHOW2,
     224,
     NON_COMMERCIAL,
     "paige-ai/Virchow2",
@@ -101,7 +105,7 @@ for _name, _year, _licence in (("0", 2024, "Apache-2.0"), ("1", 2025, NON_COMMER
 register_vit(
     "gigapath",
     "ViT-g/16 by DINOv2, tile encoder of Prov-GigaPath (Xu et al., 2024)",
-    replace(VIT_G14, patch_px=16),
+    GIGAPATH,
     256,
     "Apache-2.0",
     "prov-gigapath/prov-gigapath",
@@ -111,8 +115,7 @@ register_vit(
 register_vit(
     "phikon",
     "ViT-B/16 by iBOT (Filiot et al., 2023)",
-    # the published configuration uses the epsilon of transformers, unlike other vision transformers
-    replace(VIT_B16, norm_eps=1e-12),
+    PHIKON,
     224,
     "Owkin, non-commercial",
     "owkin/phikon",

@@ -142,7 +142,10 @@ def _add_tokens(state: State, tower: Mapping[str, Tensor], class_token: str, pos
 def _renamed(published: Mapping[str, Tensor], names: Mapping[str, str], blocks: str) -> State:
     state: State = {}
     for name, tensor in published.items():
-        block, inner = _block_and_inner(name, blocks)
+        block, inner = "", name
+        if name.startswith(blocks):  # `encoder.layer.3.norm1.weight` is `blocks.3.` and `norm1.weight`
+            number, _, inner = name.removeprefix(blocks).partition(".")
+            block = f"blocks.{number}."
         stem, _, leaf = inner.rpartition(".")
         if inner in names:
             state[block + names[inner]] = tensor
@@ -158,11 +161,3 @@ def _with_one_product(state: State) -> State:
         if all(part in state for part in parts):
             state[query.replace(".query.", ".qkv.")] = torch.cat([state.pop(part) for part in parts])
     return state
-
-
-def _block_and_inner(name: str, blocks: str) -> tuple[str, str]:
-    """`encoder.layer.3.norm1.weight` is `blocks.3.` and `norm1.weight`."""
-    if not name.startswith(blocks):
-        return "", name
-    number, _, inner = name.removeprefix(blocks).partition(".")
-    return f"blocks.{number}.", inner

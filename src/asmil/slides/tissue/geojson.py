@@ -21,7 +21,7 @@ def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
     features = [
         {
             "type": "Feature",
-            "geometry": _whole_numbers(mapping(shape)),
+            "geometry": {"type": shape.geom_type, "coordinates": _rounded(mapping(shape)["coordinates"])},
             "properties": {"objectType": "annotation", "classification": {"name": CLASS_NAME, "color": CLASS_COLOR}},
         }
         for region in tissue.regions
@@ -55,10 +55,6 @@ def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:
     else:
         for part in getattr(shape, "geoms", ()):
             yield from _polygons(part)
-
-
-def _whole_numbers(geometry: dict[str, Any]) -> dict[str, Any]:
-    return {"type": geometry["type"], "coordinates": _rounded(geometry["coordinates"])}
 
 
 def _rounded(value: Any) -> Any:
