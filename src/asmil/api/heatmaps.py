@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asmil.engine.jobs import Engine
+from asmil.engine.jobs import Engine, Progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
-from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
+from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.runs.cohort import RunCohort
 from asmil.runs.run import Run

@@ -43,6 +43,8 @@ class Place:
 MakeWorker = Callable[[Place], Worker]
 """Called once in each worker process; it loads what all jobs share."""
 
+Progress = Callable[[int, int], None]
+"""Called with the number of steps done and of all steps, for a progress bar."""
 Note = Callable[[str], None]
 """Receives a sentence for the user about something that does not stop the work."""
 

@@ -114,7 +114,7 @@ def gradient(model: AttentionPoolModel, features: Tensor, evidence: Evidence) ->
     """N x D: the derivative of the evidence by the features; chunk by chunk, with the other chunks as constants."""
     with torch.no_grad():
         sums = pooled_sums(model, features)
-    derivatives = []
+    derivatives: list[Tensor] = []
     for start in range(0, len(features), GRADIENT_CHUNK):
         part = features[start : start + GRADIENT_CHUNK].detach().clone().requires_grad_()
         with torch.enable_grad():
