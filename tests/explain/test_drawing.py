@@ -164,9 +164,9 @@ def test_a_figure_with_annotations_and_the_contact_sheet():
     assert figure.pixels.shape[1] > 3 * 300
     shown_at = boxes_of(boxes_text(figure.pictures))
     assert [box.height for box in shown_at].count(view.height) == 3
-    assert (figure.pixels[shown_at[0].place] == panels[0].pixels).all()
+    assert (figure.pixels[shown_at[0].pixels] == panels[0].pixels).all()
     drawn = on_any_ground(figure.pixels, shown_at)
-    assert all((drawn[box.place][..., 3] == 255).all() for box in shown_at)
+    assert all((drawn[box.pixels][..., 3] == 255).all() for box in shown_at)
     assert (drawn[..., 3] == 0).any(), "paper is left out"
     sheet = contact_sheet(frame, image, shown, scale, "about", 4)
     assert sheet.dtype == np.uint8

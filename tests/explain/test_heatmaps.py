@@ -74,7 +74,7 @@ def panels_of(path: Path) -> list[np.ndarray]:
     with Image.open(path) as picture:
         boxes = boxes_of(picture.text[PICTURE_BOXES])
         pixels = np.asarray(picture)
-    return [pixels[box.place] for box in boxes if box.height > 100]
+    return [pixels[box.pixels] for box in boxes if box.height > 100]
 
 
 def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):

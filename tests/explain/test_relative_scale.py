@@ -14,8 +14,8 @@ from asmil.explain.color_scale import (
     lookup_table,
     natural_scale,
     relative_positions,
+    scales_of,
 )
-from asmil.explain.heatmaps import scales_of
 from asmil.explain.report_panels import slide_panels
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, framed

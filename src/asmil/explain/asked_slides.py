@@ -1,4 +1,4 @@
-"""Which slides are meant: names of a cohort, feature files, slide images, folders or tables of them."""
+"""The slides that a user names: by name, feature file, slide image, or folders and tables of these."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from asmil.tables.text_table import is_table
 class AskedSlide:
     """A slide to draw.
 
-    slide: its features; None where scores bring their own coordinates
-    image: None where there is none, or none is known
-    joined: the slides of the same patient, this one among them, for runs that join them
+    slide: its features; None if scores have their own coordinates
+    image: None if there is none
+    joined: all slides of the same patient, including this one, for runs that join them
     """
 
     name: str
@@ -39,9 +39,9 @@ class AskedSlide:
 class SlidePlaces:
     """Where features and images of slides are.
 
-    manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
+    manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user gives
     columns: the column mapping that the run was trained with
-    trained_features: where the features of the run's cohort were, if not beside its manifest
+    trained_features: where the features of the run's cohort were, if not next to its manifest
     """
 
     manifest: Path | None = None
@@ -52,21 +52,18 @@ class SlidePlaces:
 
     @classmethod
     def of_run(cls, cohort: RunCohort, features: Path | None = None, images: Path | None = None) -> SlidePlaces:
-        """The places of the cohort of a run; features, images: those that the user names."""
+        """The places of the cohort of a run; features, images: given by the user."""
         return cls(cohort.manifest, features, images, cohort.columns, cohort.features_there)
 
     def cohort(self) -> dict[str, Slide]:
-        """The slides of the cohort by name; none where its manifest is gone."""
+        """The slides of the cohort that have features, by name; empty if its manifest is missing."""
         if self.manifest is None or not self.manifest.is_file():
             return {}
-        return {slide.slide: slide for slide in self._read(self.manifest)}
-
-    def _read(self, manifest: Path) -> Sequence[Slide]:
-        """The slides whose features are found; the others matter only if they are asked for."""
-        return read_manifest(manifest, self.features or self.trained_features, None, self.columns)[0].slides
+        cohort, _ = read_manifest(self.manifest, self.features or self.trained_features, None, self.columns)
+        return {slide.slide: slide for slide in cohort.slides}
 
     def image_files(self) -> dict[str, SlideFile]:
-        """The images that are known by name: those the user names, or those of the manifest."""
+        """The images by slide: those that the user gives, or those of the manifest."""
         if self.images is not None:
             return {file.name: file for file in find_slides(self.images)}
         if self.manifest is None or not self.manifest.is_file():
@@ -80,14 +77,16 @@ class SlidePlaces:
 def asked_slides(
     asked: Sequence[str], places: SlidePlaces, of_role: Sequence[str] = (), needs_features: bool = True
 ) -> list[AskedSlide]:
-    """The slides that words name, each once and in their order.
+    """The slides that the user names, each once and in their order.
 
-    of_role: the slides of the cohort that are meant if none is named; one without features is listed as a failure
+    of_role: the slides of the cohort to use if none is named; one without features fails when it is drawn
     needs_features: whether a slide without features is refused; scores may have coordinates of their own
     """
     cohort, images = places.cohort(), places.image_files()
-    more = _named_features(places.features) if places.features is not None else {}
-    found: dict[str, AskedSlide] = {}
+    more = {}
+    if places.features is not None:
+        more = {slide.slide: slide for slide in cohort_from_features(places.features).slides}
+    chosen: dict[str, AskedSlide] = {}
     for word in asked or of_role:
         meant = _meaning(word, cohort, more) if asked else [(word, cohort.get(word), None)]
         for name, slide, image in meant:
@@ -100,11 +99,13 @@ def asked_slides(
                     f"{name}: no features of this slide were found{f' in {where}' if where else ''}; extract it with "
                     "`asmil extract` and give the folder with --features"
                 )
-            joined = () if slide is None else tuple(one for one in cohort.values() if one.patient == slide.patient)
-            found[name] = AskedSlide(name, slide, path, mpp, joined or ((slide,) if slide is not None else ()))
-    if not found:
+            joined: tuple[Slide, ...] = ()
+            if slide is not None:
+                joined = tuple(other for other in cohort.values() if other.patient == slide.patient) or (slide,)
+            chosen[name] = AskedSlide(name, slide, path, mpp, joined)
+    if not chosen:
         raise AsmilError("no slide is named, and there is no cohort to take them from; name slides or feature files")
-    return list(found.values())
+    return list(chosen.values())
 
 
 def _meaning(
@@ -131,7 +132,3 @@ def _meaning(
 
 def _holds_features(path: Path) -> bool:
     return bool(find_features(path)) if path.is_dir() else is_feature_file(path)
-
-
-def _named_features(place: Path) -> dict[str, Slide]:
-    return {slide.slide: slide for slide in cohort_from_features(place).slides}

@@ -1,4 +1,4 @@
-"""What has to be said of the attention on one slide: that it is flat, or that it is on one tile."""
+"""Findings about the attention on a slide: it is flat, or most of it is on one tile."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from asmil.reporting.formats import format_alike
 from asmil.tables.arrays import Floats
 
 FLAT_PEAK = 2.0
-"""Flat attention gives no tile this many times the weight of the average tile."""
+"""The largest weight of flat attention is below this multiple of the average."""
 ONE_TILE_SHARE = 0.5
 FEWEST_TILES = 3
 
 
 def attention_finding(values: Floats, average: float) -> str:
-    """The finding in a few words, with its numbers; empty if there is nothing to say.
+    """The finding in a few words, with its numbers; empty if there is none.
 
     values: the weights of the tiles of a slide; average: that of the average tile
 

@@ -1,4 +1,4 @@
-"""Drawing on pictures: text in a proper font, frames, and scale bars."""
+"""Drawing on pictures: text and scale bars."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from asmil.slides.image import Pixels
 INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
 ALARM_INK = (176, 32, 32)
 BAR_SHARE = 0.25
-"""A scale bar is about so long, as a share of the picture's width."""
+"""Length of a scale bar, as a share of the picture's width."""
 NICE = (1, 2, 5)
 PICTURE_BOXES = "asmil pictures"
-"""The key of a text in a PNG of a figure: where its pictures are, so that a page can replace its paper."""
+"""Key of the PNG text that says where the pictures of a figure are, so that a page can replace its background."""
 ANY_GROUND_INK = (122, 132, 144)
 """A gray that has contrast on white and on black."""
 
@@ -32,7 +32,7 @@ class Box(NamedTuple):
     height: int
 
     @property
-    def place(self) -> tuple[slice, slice]:
+    def pixels(self) -> tuple[slice, slice]:
         """Its rows and columns."""
         return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
 
@@ -47,27 +47,28 @@ def boxes_text(boxes: Iterable[Box]) -> str:
 
 
 def boxes_of(text: str) -> list[Box]:
-    """The boxes of such a line."""
-    return [Box(*map(int, one.split())) for one in text.split(";")]
+    """The boxes of a line of `boxes_text`."""
+    return [Box(*map(int, numbers.split())) for numbers in text.split(";")]
 
 
 def on_any_ground(figure: Pixels, pictures: Iterable[Box]) -> Pixels:
     """A figure on white paper as RGBA for a page that may be light or dark.
 
-    pictures: what keeps its colors; all other dark text on white becomes gray text on nothing
+    pictures: what keeps its colors; all other dark text on white becomes gray text on a transparent background
     """
     coverage = np.minimum(1.0, 1.7 * (1 - figure.mean(axis=2) / 255.0))
     drawn = np.empty((*figure.shape[:2], 4), dtype=np.uint8)
     drawn[..., :3] = ANY_GROUND_INK
     drawn[..., 3] = np.rint(255 * coverage)
     for box in pictures:
-        drawn[box.place] = np.dstack([figure[box.place], np.full(figure[box.place].shape[:2], 255, dtype=np.uint8)])
+        drawn[box.pixels][..., :3] = figure[box.pixels]
+        drawn[box.pixels][..., 3] = 255
     return drawn
 
 
 @cache
 def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """The font that matplotlib brings along, so that pictures look the same everywhere."""
+    """The font that is part of matplotlib, so that pictures look the same everywhere."""
     import matplotlib
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -85,7 +86,7 @@ def write(
     anchor: str = "la",
 ) -> None:
     """Write one line into a picture; `anchor` as in Pillow: l, m, r for x and a (top), m, s (baseline) for y."""
-    # only the strip that the line meets is converted, since pictures are large
+    # only the rows of the line are converted, since pictures are large
     top, bottom = max(0, y - 2 * size), min(picture.shape[0], y + 2 * size)
     if bottom <= top:
         return
@@ -95,22 +96,21 @@ def write(
 
 
 def text_width(text: str, size: int = 14, bold: bool = False) -> int:
-    """Pixels that a line takes."""
+    """Width of a line in pixels."""
     return int(np.ceil(font(size, bold).getlength(text)))
 
 
 def shortened(text: str, width: int, size: int = 14, bold: bool = False) -> str:
-    """The text, with its middle left out where it is wider than `width` pixels."""
-    if text_width(text, size, bold) <= width:
-        return text
-    kept = len(text)
-    while kept > 2 and text_width(_without_middle(text, kept), size, bold) > width:
+    """The text; the middle is left out if it is wider than `width` pixels."""
+    short, kept = text, len(text)
+    while kept > 2 and text_width(short, size, bold) > width:
         kept -= 1
-    return _without_middle(text, kept)
+        short = text[: -(-kept // 2)] + "…" + text[len(text) - kept // 2 :]
+    return short
 
 
 def wrapped(text: str, width: int, size: int = 14, bold: bool = False) -> list[str]:
-    """The text in lines of at most `width` pixels; a longer word has its middle left out."""
+    """The text in lines of at most `width` pixels; the middle of a longer word is left out."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -121,20 +121,18 @@ def wrapped(text: str, width: int, size: int = 14, bold: bool = False) -> list[s
     return lines
 
 
-def _without_middle(text: str, kept: int) -> str:
-    return text[: -(-kept // 2)] + "…" + text[len(text) - kept // 2 :]
-
-
 def draw_scale_bar(picture: Pixels, downsample: float, mpp: float | None) -> None:
-    """A bar of a round length in the lower left corner, in microns or millimeters; in pixels where mpp is not known.
+    """A bar of a round length in the lower left corner, in microns or millimeters; in pixels if mpp is unknown.
 
-    downsample: level-0 pixels of a picture pixel
+    downsample: level-0 pixels per pixel of the picture
     """
     height, width = picture.shape[:2]
     per_pixel = downsample * (mpp or 1.0)
     length = nice_length(BAR_SHARE * width * per_pixel)
     pixels = max(2, round(length / per_pixel))
-    text = _length_text(length, mpp is not None)
+    text = f"{length:g} {'px' if mpp is None else 'µm'}"
+    if mpp is not None and length >= 1000:
+        text = f"{length / 1000:g} mm"
     size = max(11, min(22, width // 26))
     box_width, box_height = max(pixels, text_width(text, size)) + 16, size + 22
     left, top = 10, height - box_height - 10
@@ -154,9 +152,3 @@ def nice_length(length: float) -> float:
     """
     power = 10.0 ** np.floor(np.log10(length))
     return float(max(step * power for step in NICE if step * power <= length * (1 + 1e-9)))
-
-
-def _length_text(length: float, in_microns: bool) -> str:
-    if not in_microns:
-        return f"{length:g} px"
-    return f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} µm"

@@ -1,4 +1,4 @@
-"""What has to be known to read a map, for every picture and file that shows one."""
+"""Alarms and notes that every picture and file with a map shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from asmil.explain.canvas import ALARM_INK, SOFT_INK, wrapped, write
 from asmil.slides.image import Pixels
+
+LINE_GAP = 8
 
 
 @dataclass(frozen=True)
@@ -18,15 +20,12 @@ class Caveats:
     @property
     def texts(self) -> list[str]:
         """One paragraph per alarm, and one for all notes."""
-        return [*(f"Alarm: {alarm}" for alarm in self.alarms), *self._noted]
-
-    @property
-    def _noted(self) -> list[str]:
-        return [f"Note: {'; '.join(self.notes)}."] if self.notes else []
+        noted = [f"Note: {'; '.join(self.notes)}."] if self.notes else []
+        return [*(f"Alarm: {alarm}" for alarm in self.alarms), *noted]
 
     def height(self, width: int, size: int) -> int:
-        """Pixels that the paragraphs take below each other."""
-        return sum(len(wrapped(text, width, size)) for text in self.texts) * _line_height(size)
+        """Height of all paragraphs in pixels."""
+        return sum(len(wrapped(text, width, size)) for text in self.texts) * (size + LINE_GAP)
 
     def draw(self, picture: Pixels, left: int, top: int, width: int, size: int) -> None:
         """Write the paragraphs into a picture."""
@@ -34,7 +33,7 @@ class Caveats:
             color = ALARM_INK if number < len(self.alarms) else SOFT_INK
             for line in wrapped(text, width, size):
                 write(picture, line, left, top, size, color=color)
-                top += _line_height(size)
+                top += size + LINE_GAP
 
     def as_dict(self) -> dict[str, list[str]]:
         """For files that programs read."""
@@ -42,7 +41,3 @@ class Caveats:
 
 
 NO_CAVEATS = Caveats()
-
-
-def _line_height(size: int) -> int:
-    return size + 8

@@ -1,29 +1,29 @@
-"""From the values of tiles to colors, and the numbers of the legend.
+"""How a map is scaled: from the values of tiles to colors, and to the numbers of the legend.
 
-Weights that are shared out among the tiles of a slide, such as attention, are drawn relative to the average tile, on
-one fixed logarithmic scale for all slides, runs and methods: a flat map has one color, that of the average. Maps on
-which 0 means something have it in the middle, and probabilities are drawn from 0 to 1 (`natural_scale`).
+Weights that are distributed over the tiles of a slide, such as attention, are drawn relative to the average tile, on
+one fixed logarithmic scale for all slides, runs and methods: a flat map has one color, that of the average. Maps with
+a meaningful 0 have it in the middle, and probabilities are drawn from 0 to 1 (`natural_scale`).
 
-Colors go through a perceptually ordered map that color-blind readers can follow: magma, viridis, cividis or inferno for
-values of one sign, and purple to orange around 0 for values of both. How strongly a map covers the slide never
-depends on a value.
+Color maps are perceptually ordered and suitable for color-blind readers: magma, viridis, cividis or inferno for values
+of one sign, and purple to orange around 0 for values of both. The opacity of a map does not depend on its values.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
+from asmil.explain.settings import HeatmapSettings, ScaleKind
+from asmil.explain.tile_map import TileMap
 from asmil.reporting.formats import format_alike, format_significant
 from asmil.tables.arrays import Floats
 
-ScaleKind = Literal["relative", "percentile", "absolute"]
 Codes = npt.NDArray[np.uint8]
 
 ONE_SIGN = ("viridis", "magma", "inferno", "cividis")
@@ -31,9 +31,9 @@ BOTH_SIGNS = ("PuOr_r", "RdBu_r")
 COLOR_MAPS = (*ONE_SIGN, *BOTH_SIGNS)
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 RELATIVE_TICKS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""A relative scale runs from the first to the last of these multiples of the average tile."""
+"""A relative scale goes from the first to the last of these multiples of the average tile."""
 WEIGHT_KINDS = ("attention", "attention row", "attention_scores")
-"""Maps of weights, whatever their sum; others are weights if they sum to 1."""
+"""Maps of weights with any sum; other maps are weights if they sum to 1."""
 SIGNED_KINDS = ("attention_logit", "leave_one_out", "gradient", "integrated_gradients")
 FIXED_RANGES = {
     "probability": (0.0, 1.0),
@@ -41,10 +41,12 @@ FIXED_RANGES = {
     "clusters": (0.0, 1.0),
     "percentile": (0.0, 100.0),
 }
-"""Maps whose values have a range of their own."""
+"""Maps with a fixed range of values."""
+SPREAD_KIND = "standard deviation of the percentile"
+"""The map of the differences between several maps; drawn from 0 to 0.5, in colors of its own."""
 SUM_TOLERANCE = 1e-3
 OUTLIERS = 0.5
-"""Percent of the values at each end that an absolute scale does not stretch to; the legend marks its ends then."""
+"""Percent of the values at each end that are outside an absolute scale; the legend then marks its ends."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class ColorScale:
     low, high: the ends of an absolute scale; of a relative one as multiples of the average
     quantiles: the sorted values
     signed: whether 0 has the middle color
-    clips_low, clips_high: whether values lie beyond the ends and have the color of the end
+    clips_low, clips_high: whether there are values beyond the ends, which have the color of the end
     average: the value of the average tile, for weights
-    stretched: whether the ends were taken from the values, so that colors of other maps cannot be compared
+    stretched: whether the ends come from the values, so that colors cannot be compared with those of other maps
     """
 
     kind: ScaleKind
@@ -73,18 +75,18 @@ class ColorScale:
     stretched: bool = False
 
     def positions(self, values: npt.ArrayLike) -> Floats:
-        """Where values lie on the scale, 0 to 1; nan stays nan."""
-        found = np.asarray(values, dtype=np.float64)
+        """Where values are on the scale, 0 to 1; nan stays nan."""
+        numbers = np.asarray(values, dtype=np.float64)
         if self.kind == "percentile":
-            return np.where(np.isnan(found), np.nan, percentiles(found, self.quantiles))
+            return np.where(np.isnan(numbers), np.nan, percentiles(numbers, self.quantiles))
         if self.kind == "relative":
-            return relative_positions(self.relative(found))
+            return relative_positions(self.relative(numbers))
         if self.high <= self.low:
-            return np.where(np.isnan(found), np.nan, 0.5)
-        return np.clip((found - self.low) / (self.high - self.low), 0.0, 1.0)
+            return np.where(np.isnan(numbers), np.nan, 0.5)
+        return np.clip((numbers - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def relative(self, values: npt.ArrayLike) -> Floats:
-        """Weights as multiples of the average tile's."""
+        """Weights as multiples of that of the average tile."""
         assert self.average is not None, "only weights have an average"
         return np.asarray(values, dtype=np.float64) / self.average
 
@@ -97,17 +99,17 @@ class ColorScale:
         """Positions on the scale and their labels."""
         if self.kind == "percentile":
             texts = format_alike(np.quantile(self.quantiles, TICKS).tolist())
-            return [(place, f"{100 * place:.0f} %  {text}") for place, text in zip(TICKS, texts, strict=True)]
+            return [(tick, f"{100 * tick:.0f} %  {text}") for tick, text in zip(TICKS, texts, strict=True)]
         if self.kind == "relative":
-            places = relative_positions(np.array(RELATIVE_TICKS)).tolist()
-            return list(zip(places, self._marked([f"{tick:g}" for tick in RELATIVE_TICKS]), strict=True))
+            positions = relative_positions(np.array(RELATIVE_TICKS)).tolist()
+            return list(zip(positions, self._marked([f"{tick:g}" for tick in RELATIVE_TICKS]), strict=True))
         if self.high <= self.low:
             return [(0.5, format_significant(self.low))]
-        texts = format_alike([self.low + place * (self.high - self.low) for place in TICKS])
+        texts = format_alike([self.low + tick * (self.high - self.low) for tick in TICKS])
         return list(zip(TICKS, self._marked(texts), strict=True))
 
     def caption(self, unit: str) -> str:
-        """What the numbers of the legend are; unit: what the values are."""
+        """What the numbers of the legend mean; unit: what the values are."""
         if self.kind == "percentile":
             return f"{unit}: percentile and value"
         if self.kind == "relative":
@@ -116,7 +118,7 @@ class ColorScale:
         return f"{unit}; colors span the values shown" if self.stretched else unit
 
     def _marked(self, texts: list[str]) -> list[str]:
-        """Labels of which the first and the last say that values lie beyond them."""
+        """Labels; the first and the last show whether there are values beyond them."""
         first = ("≤ " if self.clips_low else "") + texts[0]
         return [first, *texts[1:-1], ("≥ " if self.clips_high else "") + texts[-1]]
 
@@ -131,10 +133,10 @@ def color_scale(
 ) -> ColorScale:
     """A scale for the values of one map, or an absolute one for those of several, joined.
 
-    kind: default: `relative` where there is an average, otherwise `absolute`
+    kind: default: `relative` if there is an average, otherwise `absolute`
     average: what counts as 1 on a relative scale; default: the mean of the values
-    limits: ends of an absolute scale; default: the range of the values without 0.5 % at each end, and for values
-        of both signs as far below 0 as above
+    limits: ends of an absolute scale; default: the range of the values without 0.5 % at each end, symmetric about 0
+        for values of both signs
     signed: whether 0 is the middle; default: whether there are values of both signs
     """
     known = np.asarray(values, dtype=np.float64).reshape(-1)
@@ -156,7 +158,7 @@ def color_scale(
         return _relative_scale(known, chosen, float(known.mean()) if average is None else average)
     low, high = limits if limits is not None else _ends(known, signed)
     if not (np.isfinite([low, high]).all() and low <= high):
-        raise AsmilError(f"the limits {low:g} and {high:g} are no range; give the lower one first")
+        raise AsmilError(f"the limits {low:g} and {high:g} are not a range; give the lower one first")
     beyond = (bool(known.min() < low), bool(known.max() > high))
     stretched = limits is None and high > low
     return ColorScale(kind, chosen, float(low), float(high), np.sort(known), signed, *beyond, average, stretched)
@@ -180,31 +182,53 @@ def natural_scale(
 ) -> ColorScale:
     """The scale that fits a kind of map, for the values of one or of several.
 
-    average: see `average_weight`; None for values that are no weights
-    signed: whether 0 means something, as for all SIGNED_KINDS
+    average: see `average_weight`; None for values that are not weights
+    signed: whether 0 is meaningful, as for all SIGNED_KINDS
     """
-    found = np.asarray(values, dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
     low, high = FIXED_RANGES.get(kind, (np.inf, -np.inf))
-    if np.nanmin(found, initial=np.inf) >= low and np.nanmax(found, initial=-np.inf) <= high:
-        return color_scale(found, "absolute", color_map, (low, high), signed=False)
+    if np.nanmin(numbers, initial=np.inf) >= low and np.nanmax(numbers, initial=-np.inf) <= high:
+        return color_scale(numbers, "absolute", color_map, (low, high), signed=False)
     if signed or kind in SIGNED_KINDS:
-        return color_scale(found, "absolute", color_map, signed=True)
-    return color_scale(found, color_map=color_map, average=average)
+        return color_scale(numbers, "absolute", color_map, signed=True)
+    return color_scale(numbers, color_map=color_map, average=average)
+
+
+def scales_of(maps: Sequence[TileMap], settings: HeatmapSettings) -> list[ColorScale]:
+    """One scale per map, by default the one that fits its kind.
+
+    Absolute scales are common to all maps of one kind, and relative ones to all maps, so that colors can be compared.
+    """
+
+    def scale_for(tile_map: TileMap, values: Floats) -> ColorScale:
+        if settings.scale is None and settings.limits is None:
+            return natural_scale(tile_map.kind, values, tile_map.average, settings.color_map, tile_map.signed)
+        signed = True if tile_map.signed else None
+        return color_scale(values, settings.scale, settings.color_map, settings.limits, signed, tile_map.average)
+
+    scales = []
+    for tile_map in maps:
+        if tile_map.kind == SPREAD_KIND:
+            scales.append(color_scale(tile_map.values, "absolute", "magma", (0.0, 0.5)))
+            continue
+        common = scale_for(tile_map, np.concatenate([other.values for other in maps if other.kind == tile_map.kind]))
+        scales.append(common if common.kind == "absolute" else scale_for(tile_map, tile_map.values))
+    return scales
 
 
 def average_weight(kind: str, values: npt.ArrayLike) -> float | None:
-    """The mean of weights that are shared out among the tiles of a bag; None for values that are no weights."""
-    found = np.asarray(values, dtype=np.float64)
-    found = found[~np.isnan(found)]
-    total = float(found.sum())
-    if kind in (*FIXED_RANGES, *SIGNED_KINDS) or total <= 0 or found.min() < 0:
+    """The mean of weights that are distributed over the tiles of a bag; None for values that are not weights."""
+    weights = np.asarray(values, dtype=np.float64)
+    weights = weights[~np.isnan(weights)]
+    total = float(weights.sum())
+    if kind in (*FIXED_RANGES, *SIGNED_KINDS) or total <= 0 or weights.min() < 0:
         return None
-    is_shared = kind in WEIGHT_KINDS or abs(total - 1) <= SUM_TOLERANCE
-    return float(found.mean()) if is_shared else None
+    are_weights = kind in WEIGHT_KINDS or abs(total - 1) <= SUM_TOLERANCE
+    return float(weights.mean()) if are_weights else None
 
 
 def relative_positions(relative: npt.ArrayLike) -> Floats:
-    """Where multiples of the average lie on the relative scale, 0 to 1; nan stays nan.
+    """Where multiples of the average are on the relative scale, 0 to 1; nan stays nan.
 
     >>> relative_positions([0.0, 0.1, 1.0, 10.0, 99.0]).tolist()
     [0.0, 0.0, 0.5, 1.0, 1.0]
@@ -215,16 +239,16 @@ def relative_positions(relative: npt.ArrayLike) -> Floats:
 
 
 def percentiles(values: npt.ArrayLike, among: Floats) -> Floats:
-    """The share of the sorted values `among` that are smaller, equal ones counting half; 0 to 1.
+    """The share of the sorted values `among` that are smaller, with equal values counted half; 0 to 1.
 
     >>> percentiles([1.0, 2.0, 3.0], np.array([1.0, 2.0, 3.0])).tolist()
     [0.0, 0.5, 1.0]
     """
-    found = np.asarray(values, dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
     if len(among) < 2:
-        return np.full(found.shape, 0.5)
-    below = np.searchsorted(among, found, side="left")
-    up_to = np.searchsorted(among, found, side="right")
+        return np.full(numbers.shape, 0.5)
+    below = np.searchsorted(among, numbers, side="left")
+    up_to = np.searchsorted(among, numbers, side="right")
     return np.clip(((below + up_to - 1) / 2) / (len(among) - 1), 0.0, 1.0)
 
 

@@ -22,7 +22,7 @@ EDGE, GAP, TITLE, HEADING, CAPTION, FRAME_PX = 20, 10, 60, 34, 40, 6
 
 
 def top_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """The tiles with the highest values, highest first; of equal ones the earlier, and never one without a value."""
+    """The tiles with the highest values, highest first; ties: the earlier tile. Tiles without a value are left out."""
     order = np.argsort(-values, kind="stable")
     return order[~np.isnan(values[order])][:count]
 
@@ -33,7 +33,7 @@ def bottom_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def extreme_tiles(values: NDArray[np.float64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The `count` highest and the `count` lowest tiles; on a small slide fewer of both, so that none is in both."""
+    """The `count` highest and the `count` lowest tiles; fewer on a small slide, so that no tile is in both."""
     with_value = int((~np.isnan(values)).sum())
     return top_tiles(values, min(count, (with_value + 1) // 2)), bottom_tiles(values, min(count, with_value // 2))
 
@@ -49,7 +49,7 @@ def contact_sheet(
 ) -> Pixels:
     """The `count` highest and lowest tiles at full resolution, framed in their color, with value and position.
 
-    caveats: what has to be known to read the map, below the title
+    caveats: written below the title
     """
     highest, lowest = extreme_tiles(shown.values, count)
     groups = [("highest", highest), *([("lowest", lowest)] if len(lowest) else [])]
@@ -73,13 +73,13 @@ def contact_sheet(
         top += HEADING
         colors = scale.colors(shown.values[tiles])
         pictures = reader.read(frame.coords[tiles])
-        for place, (tile, picture, color) in enumerate(zip(tiles.tolist(), pictures, colors, strict=True)):
-            line, column = divmod(place, columns)
+        for rank, (tile, picture, color) in enumerate(zip(tiles.tolist(), pictures, colors, strict=True)):
+            line, column = divmod(rank, columns)
             left, at = EDGE + column * (cell + GAP), top + line * (cell + CAPTION)
             sheet[at : at + cell, left : left + cell] = color
             sheet[at + FRAME_PX : at + cell - FRAME_PX, left + FRAME_PX : left + cell - FRAME_PX] = picture
             x, y = frame.coords[tile].tolist()
-            write(sheet, f"{place + 1}.  {next(written)}{unit}", left, at + cell + 3, 13, bold=True)
+            write(sheet, f"{rank + 1}.  {next(written)}{unit}", left, at + cell + 3, 13, bold=True)
             write(sheet, f"x {x}, y {y}", left, at + cell + 19, 12, color=SOFT_INK)
         top += count_lines * (cell + CAPTION)
     return sheet

@@ -1,11 +1,12 @@
-"""Faithfulness of the maps of a run: patch flipping on its test slides, beside controls and localization."""
+"""Faithfulness of the maps of a run: patch flipping on its test slides, with controls and localization."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
-from asmil.explain.ingredients import run_contents, slide_contents
+from asmil.explain.ingredients import keeps, run_contents, slide_contents
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
 from asmil.files import remove_abandoned
@@ -31,7 +32,7 @@ from asmil.reporting import Estimate
 from asmil.runs.bundle import refuse_bundle
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
-from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
+from asmil.settings.made_from import DoneBefore, MadeFrom, file_content
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
 from asmil.tasks.classification import normal_labels
@@ -45,13 +46,13 @@ RANDOM_ORDERS = 3
 
 @dataclass(frozen=True)
 class FaithfulnessSettings:
-    """What a user can choose.
+    """The options of the command.
 
-    kinds: of maps; none: all that the method has
-    name: the class to explain; default: the predicted one of each slide
+    kinds: kinds of maps; empty: all kinds of the method
+    name: the class to explain; default: the predicted class of each slide
     slides: largest number of slides, the first of the role; None: all
-    truth: a table of the tumor tiles, for the oracle; default: the one beside the manifest, if there is one
-    method: confirms the run's method where it is code of the user's
+    truth: a table of the tumor tiles, for the oracle; default: the one next to the manifest, if there is one
+    method: confirms the run's method if it is the user's own code
     """
 
     kinds: tuple[str, ...] = ()
@@ -70,9 +71,9 @@ class FaithfulnessSettings:
 class KindSummary:
     """The numbers of one kind of map, or of a control.
 
-    area, evidence_area: between the curves, mean over slides
-    over_attention: the difference of the areas to that of the method's own map; undefined for that map itself
-    tile_auc, froc: beside annotations, where there are any
+    area, evidence_area: area between the curves, mean over slides
+    over_attention: difference from the area of the method's own map; None for that map itself
+    tile_auc, froc: localization, if there are annotations
     """
 
     area: Estimate
@@ -87,8 +88,8 @@ class Faithfulness:
     """The result for one run.
 
     first_kind: the method's own map, with which the others are compared
-    curves: of every order the mean over slides at `SHARES`, most and least relevant first
-    alarms: of the run, which who calls this knows
+    curves: for every order the mean over slides at `SHARES`, most and least relevant first
+    alarms: of the run; set by the caller
     """
 
     path: Path
@@ -103,7 +104,7 @@ class Faithfulness:
     n_models: int
     missing: Mapping[str, str]
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
 
     @property
@@ -113,9 +114,9 @@ class Faithfulness:
 
 
 Locate = Callable[[str, Path, frozenset[str]], tuple[Estimate, Estimate] | None]
-"""Tile AUC and FROC of a kind of map, from the table of tumor tiles and the slides; None if they cannot be measured."""
+"""Tile AUC and FROC of a kind of map, from the table of tumor tiles and the slides; None if they are undefined."""
 MakeEngine = Callable[[int], Engine]
-"""The engine for a number of slides."""
+"""Makes the engine for a number of slides."""
 
 
 def faithfulness_run(
@@ -152,14 +153,12 @@ def faithfulness_run(
         listed = "".join(f"\n  - {line}" for line in problems)
         raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
     summaries = _summaries(flipped, kinds, settings)
-    notes = _notes(explainer, settings)
     task = explainer.run.kind
     if locate is not None and truth is not None and prediction_format(task).part_name == "class":
         slides = frozenset(slide.slide for unit in units for slide in unit.slides)
-        found = {kind: None if kind in CONTROLS else locate(kind, truth, slides) for kind in summaries}
-        summaries |= {
-            kind: replace(summaries[kind], tile_auc=one[0], froc=one[1]) for kind, one in found.items() if one
-        }
+        for kind in [kind for kind in summaries if kind not in CONTROLS]:
+            if (located := locate(kind, truth, slides)) is not None:
+                summaries[kind] = replace(summaries[kind], tile_auc=located[0], froc=located[1])
     return Faithfulness(
         path=explainer.run.path,
         method=explainer.run.method,
@@ -169,17 +168,17 @@ def faithfulness_run(
         kinds=summaries,
         curves={name: _mean_curves(flipped, name) for name in summaries},
         slides=tuple(flipped),
-        n_patients=len({one.patient for one in flipped}),
+        n_patients=len({slide.patient for slide in flipped}),
         n_models=len(explainer.run.trained),
         missing=missing,
         problems=tuple(problems),
-        notes=tuple(notes),
+        notes=tuple(_notes(explainer, settings)),
     )
 
 
 @dataclass(frozen=True)
 class FlippingPlan:
-    """All that a worker needs to flip the tiles of slides.
+    """Everything that a worker needs to flip the tiles of slides.
 
     truth: the table of the tumor tiles, if there is one; kept: where finished slides are stored
     """
@@ -195,7 +194,7 @@ class FlippingPlan:
         return self.worker(RunExplainer(Run(self.run, device, self.settings.method)))
 
     def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
-        """From a slide to its curves: those that are stored, or new ones, which are stored then."""
+        """A function from a slide to its curves, which it also stores."""
         truth = None
         if self.truth is not None:
             truth = {str(slide): rows for slide, rows in read_tile_truth(self.truth).groupby("slide")}
@@ -214,16 +213,16 @@ class FlippingPlan:
         """The finished slides that are kept."""
         if self.kept is None:
             return {}
-        found, made_from = {}, self.made_from()
+        finished, made_from = {}, self.made_from()
         for unit in units:
             stored = self.kept.read(unit.name)
-            if stored is not None and _keeps(unit, stored[1], made_from, done):
-                found[unit.name] = stored[0]
+            if stored is not None and keeps(done, unit.name, stored[1], partial(made_from, unit)):
+                finished[unit.name] = stored[0]
         done.refuse(self.kept.folder)
-        return found
+        return finished
 
     def made_from(self) -> Callable[[Unit], MadeFrom]:
-        """From a slide to everything that its curves are computed from."""
+        """A function from a slide to everything that its curves are computed from."""
         settings = {
             "kinds": self.kinds,
             "class": self.settings.name,
@@ -241,13 +240,6 @@ class FlippingPlan:
         return of_unit
 
 
-def _keeps(unit: Unit, record: Record | None, made_from: Callable[[Unit], MadeFrom], done: DoneBefore) -> bool:
-    try:
-        return done.keeps(unit.name, record, made_from(unit))
-    except AsmilError:
-        return False  # its features cannot be read: computing it says why
-
-
 def _flip_slides(
     units: Sequence[Unit],
     stored: Mapping[str, FlippedSlide],
@@ -256,37 +248,33 @@ def _flip_slides(
     engine: MakeEngine | None,
     progress: Progress,
 ) -> tuple[list[FlippedSlide], list[str]]:
-    """The slides in their order, and why others could not be evaluated; `stored` are not computed again."""
-    found = dict(stored)
+    """The slides in their order, and the errors of those that failed; slides in `stored` are not computed again."""
+    flipped = dict(stored)
     problems: dict[str, str] = {}
     to_do = [unit for unit in units if unit.name not in stored]
     chosen = InlineEngine() if engine is None else engine(len(to_do))
-    # in this process the models are loaded already
+    # the models are already loaded in this process
     make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
     with closing(chosen.run(make_worker, to_do)) as outcomes:
         for done, outcome in enumerate(outcomes, start=len(stored) + 1):
             name = outcome.job.name
             if outcome.result is not None:
-                found[name] = outcome.result
+                flipped[name] = outcome.result
             else:
                 error = str(outcome.error)
                 problems[name] = error if name in error else f"{name}: {error}"
             made_progress()
             progress(done, len(units))
     names = [unit.name for unit in units]
-    return [found[name] for name in names if name in found], [problems[name] for name in names if name in problems]
+    return [flipped[name] for name in names if name in flipped], [problems[name] for name in names if name in problems]
 
 
 def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[list[str], dict[str, str]]:
     """The kinds that are flipped, the method's own first, and why the method lacks others."""
     known = kinds_of(explainer.run.models[0])
     missing = {kind: why for kind, why in known.items() if why is not None}
-    own = next((kind for kind, why in known.items() if why is None))
-    if settings.name is not None and settings.name not in explainer.names:
-        raise AsmilError(
-            f"{explainer.run.path}: there is no class {settings.name!r} to explain; "
-            f"{did_you_mean(settings.name, explainer.names)}"
-        )
+    own = explainer.kinds[0]
+    explainer.refuse_unknown(settings.name)
     if not settings.kinds:
         return [own, *(kind for kind in KINDS if known[kind] is None and kind != own)], missing
     for kind in settings.kinds:
@@ -302,7 +290,7 @@ def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit
     run, trained_on = explainer.run, explainer.run.cohort
     if not trained_on.is_there:
         raise AsmilError(
-            f"{trained_on.manifest}: the manifest of the run was not found; start the command where it was trained"
+            f"{trained_on.manifest}: the manifest of the run was not found; run the command where the run was trained"
         )
     cohort, problems = trained_on.read(features=settings.features)
     raise_errors(problems)
@@ -329,9 +317,9 @@ def _flip_slide(
     orders = {}
     shown = 0.0
     for kind in kinds:
-        found = explainer.explain(bag, kind, name, trained)
-        shown = found.shown
-        orders[kind] = flip(found.values, ask, draw.permutation(len(bag)))
+        explanation = explainer.explain(bag, kind, name, trained)
+        shown = explanation.shown
+        orders[kind] = flip(explanation.values, ask, draw.permutation(len(bag)))
         made_progress()
     tumor = None if truth is None else _tumor_of(unit, bag, truth)
     if tumor is not None and tumor.any() and not tumor.all():
@@ -342,51 +330,51 @@ def _flip_slide(
 
 
 def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, name: str) -> Ask:
-    place, device = explainer.names.index(name), explainer.run.device
+    index, device = explainer.names.index(name), explainer.run.device
 
     def ask(order: npt.NDArray[np.int64], counts: Sequence[int]) -> Floats:
-        said = []
-        for one in trained:
-            logits = logits_after_removal(one.model, bag, torch.from_numpy(order.copy()), counts, device)
-            said.append([one.task.evidence(logits, place).numpy(), one.task.shown(logits, place).numpy()])
-        return np.asarray(np.mean(said, axis=0).T)
+        by_model = []
+        for each in trained:
+            logits = logits_after_removal(each.model, bag, torch.from_numpy(order.copy()), counts, device)
+            by_model.append([each.task.evidence(logits, index).numpy(), each.task.shown(logits, index).numpy()])
+        return np.asarray(np.mean(by_model, axis=0).T)
 
     return ask
 
 
 def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Path | None:
-    """The table of tiles that is given, or the one beside the manifest, if there is one."""
+    """The table of tiles that is given, or the one next to the manifest, if there is one."""
     if settings.truth is not None:
-        read_tile_truth(settings.truth)  # a mistake in it is reported once, before the work begins
+        read_tile_truth(settings.truth)  # so that an error in it is reported once, at the start
         return settings.truth
     beside = Path(str(explainer.run.cohort.manifest)).parent / TRUTH_FILE
     return beside if beside.is_file() else None
 
 
 def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.bool_] | None:
-    """N, whether each tile is tumor; None where the table does not have all tiles of the slide."""
+    """N, whether each tile is tumor; None if the table does not have all tiles of the slide."""
     if bag.coords is None:
         return None
     index = np.zeros(len(bag), dtype=int) if bag.slide_index is None else bag.slide_index.numpy()
-    found = np.zeros(len(bag), dtype=bool)
+    is_tumor = np.zeros(len(bag), dtype=bool)
     for number, slide in enumerate(unit.slides):
         rows = truth.get(slide.slide)
         if rows is None:
             return None
         tumor = {(int(x), int(y)): bool(t) for x, y, t in rows[["x", "y", "tumor"]].itertuples(index=False)}
         tiles = np.flatnonzero(index == number)
-        places = [(int(x), int(y)) for x, y in bag.coords[torch.from_numpy(tiles)].tolist()]
-        if not all(place in tumor for place in places):
+        corners = [(int(x), int(y)) for x, y in bag.coords[torch.from_numpy(tiles)].tolist()]
+        if not all(corner in tumor for corner in corners):
             return None
-        found[tiles] = [tumor[place] for place in places]
-    return found
+        is_tumor[tiles] = [tumor[corner] for corner in corners]
+    return is_tumor
 
 
 def _summaries(
     flipped: Sequence[FlippedSlide], kinds: Sequence[str], settings: FaithfulnessSettings
 ) -> dict[str, KindSummary]:
     """Means over slides, with intervals by resampling patients; all orders use the same resamples."""
-    counts = drawn_slides([one.patient for one in flipped], settings.resamples, settings.seed)
+    counts = drawn_slides([slide.patient for slide in flipped], settings.resamples, settings.seed)
     areas = {name: _areas(flipped, name, shown=True) for name in (*kinds, *CONTROLS)}
     evidence = {name: _areas(flipped, name, shown=False) for name in areas}
     first = areas[kinds[0]]
@@ -406,15 +394,18 @@ def _areas(flipped: Sequence[FlippedSlide], name: str, shown: bool) -> Floats:
         return flipping.area if shown else flipping.evidence_area
 
     if name == RANDOM:
-        return np.array([np.mean([of(flipping) for flipping in one.random]) for one in flipped])
-    return np.array([of(one.orders[name]) if name in one.orders else np.nan for one in flipped])
+        return np.array([np.mean([of(flipping) for flipping in slide.random]) for slide in flipped])
+    return np.array([of(slide.orders[name]) if name in slide.orders else np.nan for slide in flipped])
 
 
 def _mean_curves(flipped: Sequence[FlippedSlide], name: str) -> tuple[Floats, Floats]:
     """Most and least relevant first, as shown to readers, at `SHARES`."""
-    several = [one.random if name == RANDOM else [one.orders[name]] for one in flipped if name in (RANDOM, *one.orders)]
-    most = [at_shares(one.removed, one.most_first_shown, SHARES) for group in several for one in group]
-    least = [at_shares(one.removed, one.least_first_shown, SHARES) for group in several for one in group]
+    if name == RANDOM:
+        flippings = [flipping for slide in flipped for flipping in slide.random]
+    else:
+        flippings = [slide.orders[name] for slide in flipped if name in slide.orders]
+    most = [at_shares(flipping.removed, flipping.most_first_shown, SHARES) for flipping in flippings]
+    least = [at_shares(flipping.removed, flipping.least_first_shown, SHARES) for flipping in flippings]
     return np.mean(most, axis=0), np.mean(least, axis=0)
 
 

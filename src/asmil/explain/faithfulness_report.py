@@ -1,4 +1,4 @@
-"""The report on the faithfulness of a run's maps: what it says, and its files on disk."""
+"""The report on the faithfulness of a run's maps: its content and its files."""
 
 from __future__ import annotations
 
@@ -45,170 +45,158 @@ READING = (
 )
 
 
-def write_faithfulness(found: Faithfulness, folder: Path | str) -> Path:
+def write_faithfulness(result: Faithfulness, folder: Path | str) -> Path:
     """Write `faithfulness.html`, `.md`, `.json`, `.csv` and `faithfulness_slides.csv`; return the path of the page."""
-    tables = {"faithfulness": list(_rows(found)), "faithfulness_slides": list(_slide_rows(found))}
+    tables = {"faithfulness": list(_rows(result)), "faithfulness_slides": list(_slide_rows(result))}
     page = Path(folder) / "faithfulness.html"
-    return write_document(faithfulness_document(found), page, faithfulness_dict(found), tables)
+    return write_document(faithfulness_document(result), page, faithfulness_dict(result), tables)
 
 
-def faithfulness_document(found: Faithfulness) -> Document:
+def faithfulness_document(result: Faithfulness) -> Document:
     """The content of the report."""
-    sections = [
-        Section(
-            "Results",
-            [numbers_table(found), SideBySide(curve_figures(found)), _caption(found)],
-        ),
-    ]
-    if found.missing:
-        rows = [(titled(kind), why) for kind, why in found.missing.items()]
+    slides = format_count(len(result.slides), "slide")
+    caption = f"Curves are means over {slides}. Shaded: the area between the curves."
+    sections = [Section("Results", [numbers_table(result), SideBySide(curve_figures(result)), caption])]
+    if result.missing:
+        rows = [(titled(kind), why) for kind, why in result.missing.items()]
         sections.append(Section("Kinds that the method does not have", [Table(["kind", "reason"], rows)]))
-    sections += problem_sections(found.problems)
+    sections += problem_sections(result.problems)
+    patients = format_count(result.n_patients, "patient")
     return Document(
         kind="Faithfulness",
-        title=found.name,
-        answer=answer(found),
-        about=f"{found.method}, explained: {OUTPUTS[found.task]}; {_sizes(found)}.",
-        alarms=found.alarms,
-        warnings=_warnings(found),
+        title=result.name,
+        answer=answer(result),
+        about=f"{result.method}, explained: {OUTPUTS[result.task]}; {slides} of {patients}.",
+        alarms=result.alarms,
+        warnings=_warnings(result),
         sections=sections,
         reading=READING,
     )
 
 
-def answer(found: Faithfulness) -> str:
+def answer(result: Faithfulness) -> str:
     """The result in one sentence."""
-    maps = {kind: one for kind, one in found.kinds.items() if kind not in CONTROLS}
-    best = max(maps, key=lambda kind: maps[kind].area.value)
-    one = maps[best].area
-    said = f"area between the curves {format_number(one.value)}, 95 % interval {format_interval_of(one)}"
-    if not one.interval.low > 0:
+    maps = [kind for kind in result.kinds if kind not in CONTROLS]
+    best = max(maps, key=lambda kind: result.kinds[kind].area.value)
+    area = result.kinds[best].area
+    said = f"area between the curves {format_number(area.value)}, 95 % interval {format_interval_of(area)}"
+    if not area.interval.low > 0:
         return (
-            f"No map of {found.method} is shown to be more faithful than a random order of tiles; the best is "
+            f"No map of {result.method} is shown to be more faithful than a random order of tiles; the best is "
             f"{titled(best)} ({said})."
         )
     return (
-        f"Of the maps of {found.method}, {titled(best)} has the largest effect: removing its highest tiles first "
-        f"changes the predictions most ({said}; a random order: about 0).{_verdict(found, best)}"
+        f"Of the maps of {result.method}, {titled(best)} has the largest effect: removing its highest tiles first "
+        f"changes the predictions most ({said}; a random order: about 0).{_verdict(result, best)}"
     )
 
 
-def _verdict(found: Faithfulness, best: str) -> str:
+def _verdict(result: Faithfulness, best: str) -> str:
     """Whether the best map is shown to be better than the method's own."""
-    difference = found.kinds[best].over_attention
+    difference = result.kinds[best].over_attention
     if difference is None:
         return ""
-    own = titled(found.first_kind)
+    own = titled(result.first_kind)
     numbers = f"{format_signed(difference.value)} in area, {format_signed_interval(difference.interval)}"
-    if difference.interval.low > 0 and len(found.slides) < FEW_SLIDES:
-        return f" On these few slides it explains them better than {own} does ({numbers})."
     if difference.interval.low > 0:
-        return f" It explains them better than {own} does ({numbers})."
+        start = "On these few slides it" if len(result.slides) < FEW_SLIDES else "It"
+        return f" {start} explains them better than {own} does ({numbers})."
     return f" That it explains them better than {own} does is not shown ({numbers})."
 
 
-def numbers_table(found: Faithfulness) -> Table:
+def numbers_table(result: Faithfulness) -> Table:
     """One row per kind of map and control."""
-    located = any(one.tile_auc is not None for one in found.kinds.values())
-    probabilities = found.task in ("classification", "multilabel")
-    columns = ["map", "area between curves", f"difference from {titled(found.first_kind)}"]
+    located = any(summary.tile_auc is not None for summary in result.kinds.values())
+    probabilities = result.task in ("classification", "multilabel")
+    columns = ["map", "area between curves", f"difference from {titled(result.first_kind)}"]
     columns += ["area in log-odds"] if probabilities else []
     columns += ["tile AUC", "FROC"] if located else []
     rows = []
-    for kind, one in found.kinds.items():
+    for kind, summary in result.kinds.items():
         row = [
             Cell(titled(kind), notes=("control",) if kind in CONTROLS else ()),
-            estimate_cell(one.area),
-            UNDEFINED_TEXT if one.over_attention is None else _difference(one.over_attention),
-            *([estimate_cell(one.evidence_area)] if probabilities else []),
+            estimate_cell(summary.area),
+            UNDEFINED_TEXT if summary.over_attention is None else _difference(summary.over_attention),
+            *([estimate_cell(summary.evidence_area)] if probabilities else []),
         ]
         if located:
-            row += [_optional(one.tile_auc), _optional(one.froc)]
+            localization = (summary.tile_auc, summary.froc)
+            row += [UNDEFINED_TEXT if estimate is None else estimate_cell(estimate) for estimate in localization]
         rows.append(row)
-    caption = f"Means over {format_count(len(found.slides), 'slide')}, with 95 % intervals by resampling patients."
+    caption = f"Means over {format_count(len(result.slides), 'slide')}, with 95 % intervals by resampling patients."
     return Table(columns, rows, caption=caption, in_terminal=True, emphasis=True)
 
 
-def curve_figures(found: Faithfulness) -> list[Figure]:
+def curve_figures(result: Faithfulness) -> list[Figure]:
     """One figure per order: the prediction over the share of removed tiles, most and least relevant first."""
-    values = np.array(list(found.curves.values()))
+    values = np.array(list(result.curves.values()))
     margin = 0.05 * float(np.ptp(values)) or 0.05
     limits = float(values.min()) - margin, float(values.max()) + margin
-    return [_curve_figure(found, name, place, limits) for place, name in enumerate(found.curves)]
+    colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(result.curves)} | CONTROL_COLORS
+    return [_curve_figure(result, name, colors[name], limits) for name in result.curves]
 
 
-def _curve_figure(found: Faithfulness, name: str, place: int, limits: tuple[float, float]) -> Figure:
-    most, least = found.curves[name]
-    color = CONTROL_COLORS.get(name, COLORS[place % len(COLORS)])
+def _curve_figure(result: Faithfulness, name: str, color: str, limits: tuple[float, float]) -> Figure:
+    most, least = result.curves[name]
     with new_figure(3.6, 2.8) as figure:
         axes = figure.add_subplot()
         axes.fill_between(SHARES, most, least, color=color, alpha=0.15, linewidth=0)
         axes.plot(SHARES, least, color=color, linewidth=1.6, linestyle="--", label="least relevant first")
         axes.plot(SHARES, most, color=color, linewidth=1.6, label="most relevant first")
         axes.set_ylim(*limits)
-        axes.set_title(f"{plain_text(titled(name))}: area {format_number(found.kinds[name].area.value)}")
+        axes.set_title(f"{plain_text(titled(name))}: area {format_number(result.kinds[name].area.value)}")
         axes.set_xlabel("share of tiles removed")
-        axes.set_ylabel(OUTPUTS[found.task])
+        axes.set_ylabel(OUTPUTS[result.task])
         axes.legend(loc="best")
         return Figure(svg_text(figure), f"Prediction while tiles are removed by {titled(name)}")
 
 
-def faithfulness_dict(found: Faithfulness) -> dict[str, Any]:
+def faithfulness_dict(result: Faithfulness) -> dict[str, Any]:
     """All numbers as plain values."""
     return dict(
         jsonable(
             {
-                "run": found.name,
-                "method": found.method,
-                "task": found.task,
-                "explained": OUTPUTS[found.task],
-                "role": found.settings.role,
-                "answer": answer(found),
-                "slides": len(found.slides),
-                "patients": found.n_patients,
-                "models": found.n_models,
-                "first_kind": found.first_kind,
-                "kinds": {kind: _summary_dict(one) for kind, one in found.kinds.items()},
-                "missing": dict(found.missing),
+                "run": result.name,
+                "method": result.method,
+                "task": result.task,
+                "explained": OUTPUTS[result.task],
+                "role": result.settings.role,
+                "answer": answer(result),
+                "slides": len(result.slides),
+                "patients": result.n_patients,
+                "models": result.n_models,
+                "first_kind": result.first_kind,
+                "kinds": {kind: _summary_dict(summary) for kind, summary in result.kinds.items()},
+                "missing": dict(result.missing),
                 "shares": list(SHARES),
                 "curves": {
                     kind: {"most_relevant_first": most, "least_relevant_first": least}
-                    for kind, (most, least) in found.curves.items()
+                    for kind, (most, least) in result.curves.items()
                 },
-                "notes": list(found.notes),
-                "problems": list(found.problems),
+                "notes": list(result.notes),
+                "problems": list(result.problems),
             }
         )
     )
 
 
-def _summary_dict(one: KindSummary) -> dict[str, Any]:
-    parts = {
-        "area": one.area,
-        "evidence_area": one.evidence_area,
-        "over_attention": one.over_attention,
-        "tile_auc": one.tile_auc,
-        "froc": one.froc,
-    }
-    return {name: {**value.to_dict(), "n": value.n} for name, value in parts.items() if value is not None}
+def _summary_dict(summary: KindSummary) -> dict[str, Any]:
+    estimates: dict[str, Estimate | None] = vars(summary)
+    return {name: {**value.to_dict(), "n": value.n} for name, value in estimates.items() if value is not None}
 
 
-def _rows(found: Faithfulness) -> Iterator[dict[str, Any]]:
-    for kind, one in found.kinds.items():
-        for metric, value in _summary_dict(one).items():
+def _rows(result: Faithfulness) -> Iterator[dict[str, Any]]:
+    for kind, summary in result.kinds.items():
+        for metric, value in _summary_dict(summary).items():
             yield {"map": kind, "metric": metric, **value}
 
 
-def _slide_rows(found: Faithfulness) -> Iterator[dict[str, Any]]:
-    for one in found.slides:
-        row = {"slide": one.name, "patient": one.patient, "explained": one.explained, "shown": one.shown}
-        row |= {"tiles": one.n_tiles}
-        row |= {f"area_{kind}": flipping.area for kind, flipping in one.orders.items()}
-        yield row | {f"area_{RANDOM}": float(np.mean([flipping.area for flipping in one.random]))}
-
-
-def _optional(estimate: Estimate | None) -> Cell | str:
-    return UNDEFINED_TEXT if estimate is None else estimate_cell(estimate)
+def _slide_rows(result: Faithfulness) -> Iterator[dict[str, Any]]:
+    for slide in result.slides:
+        row = {"slide": slide.name, "patient": slide.patient, "explained": slide.explained, "shown": slide.shown}
+        row |= {"tiles": slide.n_tiles}
+        row |= {f"area_{kind}": flipping.area for kind, flipping in slide.orders.items()}
+        yield row | {f"area_{RANDOM}": float(np.mean([flipping.area for flipping in slide.random]))}
 
 
 def _difference(estimate: Estimate) -> Cell:
@@ -219,17 +207,9 @@ def _difference(estimate: Estimate) -> Cell:
     )
 
 
-def _sizes(found: Faithfulness) -> str:
-    return f"{format_count(len(found.slides), 'slide')} of {format_count(found.n_patients, 'patient')}"
-
-
-def _caption(found: Faithfulness) -> str:
-    return f"Curves are means over {format_count(len(found.slides), 'slide')}. Shaded: the area between the curves."
-
-
-def _warnings(found: Faithfulness) -> list[str]:
-    warnings = list(found.notes)
-    if len(found.slides) < FEW_SLIDES:
-        few = format_count(len(found.slides), "slide")
+def _warnings(result: Faithfulness) -> list[str]:
+    warnings = list(result.notes)
+    if len(result.slides) < FEW_SLIDES:
+        few = format_count(len(result.slides), "slide")
         warnings.append(f"Only {few}: the true uncertainty is larger than the intervals.")
     return warnings

@@ -1,14 +1,14 @@
-"""The picture of a slide with its maps: slide, maps, annotations, each with its legend, and a scale bar.
+"""The figure of a slide: panels with the slide, its maps and annotations, each with a legend and a scale bar.
 
-What is drawn is what was computed: one color per tile without blur, the same opacity for every tile, and the slide
-below a map in gray, so that all color is of the map.
+Maps are drawn as they were computed: one color per tile without blur, the same opacity for every tile, and the slide
+below a map in gray, so that all colors belong to the map.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -40,12 +40,12 @@ PANEL_PX = 900
 LARGEST_OVERVIEW = 4096
 MARGIN_TILES = 2.0
 GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 84, 40, 104
-"""In pixels: between panels, around the figure, and the heights of the texts."""
+"""In pixels: space between panels and around the figure, and the heights of texts."""
 SMALLEST_PANEL, SMALL_LEGEND = 320, 92
 WIDE_PANEL = 560
-"""The width in pixels from which a panel has room for larger text."""
+"""Panels of at least this width have larger text."""
 GLASS = 244
-"""The gray of what is no slide, and of a canvas without a slide."""
+"""The gray of the background, and of a canvas without a slide."""
 OPACITY = 0.65
 CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
 SUBPIXEL_BITS = 4
@@ -55,8 +55,8 @@ SUBPIXEL_BITS = 4
 class View:
     """A part of the slide as a picture.
 
-    pixels: height x width x 3; None where there is no slide
-    left, top: level-0 position of its corner; downsample: level-0 pixels of a picture pixel, (x, y)
+    pixels: height x width x 3; None if there is no slide image
+    left, top: level-0 position of its corner; downsample: level-0 pixels per pixel of the picture, (x, y)
     """
 
     pixels: Pixels | None
@@ -67,14 +67,14 @@ class View:
     downsample: tuple[float, float]
 
     def tiles(self, raster: TileRaster) -> NDArray[np.int32]:
-        """The tile at every pixel of the view; NO_TILE where there is none."""
+        """The tile at every pixel of the view, or NO_TILE."""
         x = self.left + (np.arange(self.width) + 0.5) * self.downsample[0]
         y = self.top + (np.arange(self.height) + 0.5) * self.downsample[1]
         return raster.at(x, y)
 
 
 def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANEL_PX) -> View:
-    """The part of a slide that holds its tiles, with a margin, at most `side_px` wide and high."""
+    """The part of a slide that contains its tiles, with a margin, at most `side_px` wide and high."""
     margin = MARGIN_TILES * frame.tile_px
     left, top = (max(0.0, float(low) - margin) for low in frame.coords.min(axis=0))
     ends = frame.coords.max(axis=0) + frame.tile_px + margin
@@ -91,7 +91,7 @@ def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANE
     last_column = min(overview.pixels.shape[1], math.ceil(right / step_x))
     last_row = min(overview.pixels.shape[0], math.ceil(bottom / step_y))
     cut = overview.pixels[first_row:last_row, first_column:last_column]
-    # small slides are enlarged, so that text and maps have room
+    # small slides are enlarged, to have enough space for text and maps
     grow = side_px / max(cut.shape[:2])
     width, height = (max(1, round(side * grow)) for side in (cut.shape[1], cut.shape[0]))
     step = (step_x * cut.shape[1] / width, step_y * cut.shape[0] / height)
@@ -101,16 +101,15 @@ def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANE
 def draw_map(
     view: View, raster: TileRaster, values: NDArray[np.float64], scale: ColorScale, opacity: float = OPACITY
 ) -> Pixels:
-    """The view in gray with the colors of the tiles over it; a plain ground without a slide."""
+    """The view in gray with the colors of the tiles over it; without a slide, on a plain background."""
     tiles = view.tiles(raster)
-    ground = _gray(view)
+    picture = _gray(view)
     shown = tiles != NO_TILE
     shown[shown] = ~np.isnan(values[tiles[shown]])
-    colors = scale.colors(values)
-    strength = opacity if view.pixels is not None else 1.0
-    blended = ground[shown] * (1 - strength) + colors[tiles[shown]] * strength
-    ground[shown] = np.rint(blended).astype(np.uint8)
-    return ground
+    opacity = opacity if view.pixels is not None else 1.0
+    blended = picture[shown] * (1 - opacity) + scale.colors(values)[tiles[shown]] * opacity
+    picture[shown] = np.rint(blended).astype(np.uint8)
+    return picture
 
 
 def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -> Pixels:
@@ -148,20 +147,18 @@ def map_panels(
 ) -> list[Panel]:
     """The panels of a figure: the slide, one per map, and one with annotations, if there are any.
 
-    annotations: outlines that somebody drew, in level-0 pixels; main: place of the map that they are drawn on
+    annotations: outlines, in level-0 pixels; main: index of the map that they are drawn on
     """
     raster = tile_raster(frame.coords, frame.tile_px)
-    panels = []
-    if view.pixels is not None:
-        panels.append(Panel("slide", view.pixels.copy()))
-    for one, scale in zip(maps, scales, strict=True):
-        drawn = draw_map(view, raster, one.values, scale, opacity)
-        panels.append(Panel(one.title or one.kind, drawn, scale, one.about or one.kind))
+    drawn = []
+    for tile_map, scale in zip(maps, scales, strict=True):
+        picture = draw_map(view, raster, tile_map.values, scale, opacity)
+        drawn.append(Panel(tile_map.title or tile_map.kind, picture, scale, tile_map.about or tile_map.kind))
+    panels = [*([] if view.pixels is None else [Panel("slide", view.pixels.copy())]), *drawn]
     if annotations:
-        one, scale = maps[main], scales[main]
-        ground = draw_map(view, raster, one.values, scale, opacity)
-        title = f"{one.title or one.kind} with annotations"
-        panels.append(Panel(title, draw_contours(ground, view, annotations), scale, one.about or one.kind))
+        ground = drawn[main]
+        outlined = draw_contours(ground.pixels, view, annotations)
+        panels.append(replace(ground, title=f"{ground.title} with annotations", pixels=outlined))
     for panel in panels:
         draw_scale_bar(panel.pixels, view.downsample[0], frame.mpp)
     return panels
@@ -169,7 +166,7 @@ def map_panels(
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A figure, and the boxes that hold pictures and color bars; all else is text on paper."""
+    """A figure, and the boxes of its pictures and color bars; everything else is text."""
 
     pixels: Pixels
     pictures: tuple[Box, ...]
@@ -185,7 +182,7 @@ def arrange(
 ) -> Arrangement:
     """Panels of one size in rows under a title, each with its own title above it and its legend below.
 
-    caveats: what has to be known to read the maps, below the title
+    caveats: written below the title
     """
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
@@ -209,7 +206,7 @@ def arrange(
         write(figure, shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
         pictures.append(Box(inset, top + PANEL_TITLE, width, height))
-        figure[pictures[-1].place] = panel.pixels
+        figure[pictures[-1].pixels] = panel.pixels
         if panel.scale is not None:
             below = top + PANEL_TITLE + height + 8
             pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity))
@@ -224,14 +221,14 @@ def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
     legend_height = 0 if panel.scale is None else LEGEND if total_width >= WIDE_PANEL else SMALL_LEGEND
     drawn = np.full((height + legend_height, total_width, 3), PAPER[0], dtype=np.uint8)
     pictures = [Box(inset, 0, width, height)]
-    drawn[pictures[0].place] = panel.pixels
+    drawn[pictures[0].pixels] = panel.pixels
     if panel.scale is not None:
         pictures.append(_draw_legend(drawn, 0, height + 8, total_width, panel.scale, panel.unit, opacity))
     return on_any_ground(drawn, pictures)
 
 
 def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> Box:
-    """A bar of the scale's colors as they look on the map, numbers below it, and what they are; where the bar is."""
+    """Draw a bar of the scale's colors as they look on the map, with numbers and their meaning; returns its box."""
     bar_left, bar_width = left + 36, min(width - 72, 640)
     size = 18 if width >= WIDE_PANEL else 15
     codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
@@ -243,8 +240,8 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
     widest = max(text_width(part, size) for _, text in ticks for part in text.split("  "))
     if widest + size > bar_width / 4:
         ticks = ticks[::2]
-    for place, text in ticks:
-        x = bar_left + round(place * (bar_width - 1))
+    for position, text in ticks:
+        x = bar_left + round(position * (bar_width - 1))
         figure[top + 16 : top + 21, x] = INK
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
@@ -267,16 +264,14 @@ def _gray(view: View) -> Pixels:
 
 
 def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
-    # a point at level-0 position p lies at p / downsample, and the center of the first pixel at 0.5
+    # level-0 position p is at p / downsample in the view, and the center of its first pixel at 0.5
     points = ((ring - (view.left, view.top)) / view.downsample - 0.5) * 2**SUBPIXEL_BITS
     return np.asarray(np.rint(points), dtype=np.int32)
 
 
 def _columns(panels: int, width: int, height: int) -> int:
-    """As many as make the figure about twice as wide as high; up to three panels share one row, none is left alone."""
-    if panels <= 3:
-        return panels
-    if panels == 4:
-        return 2
+    """So many that the figure is about twice as wide as high; up to three panels are in one row, none is alone."""
+    if panels <= 4:
+        return panels if panels < 4 else 2
     columns = max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
     return columns - 1 if columns > 2 and panels % columns == 1 else columns

@@ -1,13 +1,12 @@
-"""The curves of one slide, and a folder that keeps them, so that an interrupted measurement continues."""
+"""The curves of one slide, and a folder that keeps them, so that an interrupted command can be resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from asmil.errors import AsmilError
 from asmil.explain.flipping import Flipping
@@ -34,6 +33,11 @@ class FlippedSlide:
 
 
 @dataclass(frozen=True)
+class _StoredSlide(FlippedSlide):
+    made_from: Record | None = None
+
+
+@dataclass(frozen=True)
 class FlippedSlides:
     """A folder with one JSON file per finished slide.
 
@@ -48,53 +52,12 @@ class FlippedSlides:
         if not path.is_file():
             return None
         try:
-            stored = read_json(path, _Stored, "")
+            stored = read_json(path, _StoredSlide, "")
         except AsmilError:
             return None
-        if stored.name != name:
-            return None
-        orders = {kind: _curves(curves) for kind, curves in stored.orders.items()}
-        random = tuple(map(_curves, stored.random))
-        slide = FlippedSlide(name, stored.patient, stored.explained, stored.shown, stored.n_tiles, orders, random)
-        return slide, stored.made_from
+        return (stored, stored.made_from) if stored.name == name else None
 
     def write(self, slide: FlippedSlide, made_from: Record) -> None:
         """Keep a finished slide."""
-        stored = _Stored(
-            made_from=made_from,
-            name=slide.name,
-            patient=slide.patient,
-            explained=slide.explained,
-            shown=slide.shown,
-            n_tiles=slide.n_tiles,
-            orders={kind: _lists(flipping) for kind, flipping in slide.orders.items()},
-            random=[_lists(flipping) for flipping in slide.random],
-        )
-        write_text(file_in(self.folder, slide.name, ".json"), stored.model_dump_json() + "\n")
-
-
-class _Curves(BaseModel, extra="forbid"):
-    removed: list[float]
-    most_first: list[float]
-    least_first: list[float]
-    most_first_shown: list[float]
-    least_first_shown: list[float]
-
-
-class _Stored(BaseModel):
-    made_from: Record | None = None
-    name: str
-    patient: str
-    explained: str
-    shown: float
-    n_tiles: int
-    orders: dict[str, _Curves]
-    random: list[_Curves]
-
-
-def _lists(flipping: Flipping) -> _Curves:
-    return _Curves(**{name: values.tolist() for name, values in asdict(flipping).items()})
-
-
-def _curves(stored: _Curves) -> Flipping:
-    return Flipping(**{name: np.array(values) for name, values in stored})
+        text = TypeAdapter(_StoredSlide).dump_json(_StoredSlide(**vars(slide), made_from=made_from)).decode()
+        write_text(file_in(self.folder, slide.name, ".json"), text + "\n")

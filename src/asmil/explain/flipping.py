@@ -1,43 +1,52 @@
 """Patch flipping: tiles are removed in the order of a map, and the prediction is repeated.
 
-A faithful map names the tiles that the prediction rests on. Removing its highest tiles first (most relevant first, M)
+A faithful map shows the tiles that the prediction depends on. Removing its highest tiles first (most relevant first, M)
 must lower the prediction quickly, removing its lowest first (least relevant first, L) slowly. The area between both
 curves over the share r of removed tiles,
 
     area = integral (L(r) - M(r)) dr / r_max,        r from 0 to r_max
 
-is 0 on average for a random order, and positive for a map that says what the model does. It needs no annotation: it
-asks whether a map explains the model, not whether the model is right.
+is 0 on average for a random order, and positive for a map that explains the model. It needs no annotations: it
+measures whether a map explains the model, not whether the model is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import GetPydanticSchema, PlainSerializer
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from asmil.tables.arrays import Floats
 
+Curve = Annotated[
+    Floats,
+    GetPydanticSchema(lambda _, handler: no_info_after_validator_function(np.array, handler(list[float]))),
+    PlainSerializer(lambda curve: curve.tolist()),
+]
+"""Numbers over the shares of removed tiles; a list in JSON."""
 Integers = npt.NDArray[np.int64]
 Ask = Callable[[Integers, Sequence[int]], Floats]
-"""What the models say after the first tiles of an order are removed, for several numbers of tiles: R x 2, the evidence
-and the same as readers know it (a probability, a risk)."""
+"""The predictions after the first tiles of an order are removed, for several numbers of tiles: R x 2, the evidence, and
+the same as it is shown to readers (a probability, a risk)."""
 
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Of the tiles that are removed; closer at the start, where few tiles carry much."""
+"""Shares of the tiles that are removed; closer at the start, where few tiles have a large effect."""
 
 
 @dataclass(frozen=True)
 class Flipping:
     """Both curves of one order: R values of `evidence` and `shown` for the removed shares R."""
 
-    removed: Floats
-    most_first: Floats
-    least_first: Floats
-    most_first_shown: Floats
-    least_first_shown: Floats
+    removed: Curve
+    most_first: Curve
+    least_first: Curve
+    most_first_shown: Curve
+    least_first_shown: Curve
 
     @property
     def area(self) -> float:
@@ -53,7 +62,7 @@ class Flipping:
 def flip(relevance: npt.ArrayLike, ask: Ask, ties: Integers, shares: Sequence[float] = SHARES) -> Flipping:
     """Remove the tiles of a bag by their relevance, most and least relevant first.
 
-    ties: a permutation of the tiles; among equal tiles its order counts, so that the order of a file does not
+    ties: a permutation of the tiles, which orders tiles of equal relevance, so that their order in a file has no effect
     """
     values = np.asarray(relevance, dtype=np.float64)
     order = ties[np.argsort(-values[ties], kind="stable")]
@@ -73,7 +82,7 @@ def removed_counts(n_tiles: int, shares: Sequence[float] = SHARES) -> list[int]:
 
 
 def area_between(removed: Floats, upper: Floats, lower: Floats) -> float:
-    """The mean of upper - lower over the removed share, by trapezoids; nan where nothing can be removed."""
+    """The mean of upper - lower over the removed share, by trapezoids; nan if no tile can be removed."""
     if len(removed) < 2:
         return float("nan")
     return float(np.trapezoid(upper - lower, removed) / (removed[-1] - removed[0]))

@@ -1,4 +1,4 @@
-"""Heat maps of many slides into one folder, on whatever engine; what is done is not done again."""
+"""Heat maps of many slides in one folder, on any engine; finished slides are not drawn again."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
-from asmil.cohort.reader import common_step
 from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.caveats import Caveats
-from asmil.explain.color_scale import ColorScale, color_scale, natural_scale
+from asmil.explain.color_scale import ColorScale, scales_of
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
-from asmil.explain.ingredients import run_contents, slide_contents
+from asmil.explain.ingredients import keeps, run_contents, slide_contents
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer, open_explainer
 from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.slide_maps import SPREAD, SlideMaps, maps_of_runs, maps_of_scores
-from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
+from asmil.explain.slide_maps import SlideMaps, maps_of_runs, maps_of_scores
+from asmil.explain.tile_map import SlideFrame, slide_frame
 from asmil.files import replacing
 from asmil.runs.run import Run
 from asmil.settings.config import flat
@@ -48,12 +46,12 @@ class SlideOutlines:
     """The annotations of many slides.
 
     files: annotation files, by slide
-    place: the folder or file that was given
-    mask_value: that of tumor in masks with several values
+    source: the folder or file that was given
+    mask_value: the value of tumor in masks with several values
     """
 
     files: Mapping[str, Path]
-    place: Path
+    source: Path
     mask_value: int | None = None
 
     def of_slide(self, slide: str, size_px: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[MultiPolygon]:
@@ -70,7 +68,7 @@ SAVE_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class HeatmapRow:
-    """One finished slide: what was drawn, and the files that hold it."""
+    """One finished slide: what was drawn, and its files."""
 
     slide: str
     tiles: int
@@ -82,16 +80,8 @@ class HeatmapRow:
 
 
 @dataclass(frozen=True)
-class DrawnSlide:
-    """What a worker gives back: the row of a slide, and what it was made from."""
-
-    row: HeatmapRow
-    record: Record
-
-
-@dataclass(frozen=True)
 class HeatmapResult:
-    """What a command did: the rows of all slides asked for, why others have none, and the alarms of the runs."""
+    """The rows of all requested slides, the errors of failed ones, and the alarms of the runs."""
 
     rows: tuple[HeatmapRow, ...]
     failures: tuple[str, ...]
@@ -101,9 +91,9 @@ class HeatmapResult:
 
 @dataclass(frozen=True)
 class HeatmapPlan:
-    """All that a worker needs to draw slides.
+    """Everything that a worker needs to draw slides.
 
-    runs: run folders; none where `scores` are drawn
+    runs: run folders; empty if `scores` are drawn
     annotations: outlines to draw; None: no panel for them
     alarms: of the runs, one sentence each; written on every picture and into every file
     """
@@ -117,19 +107,19 @@ class HeatmapPlan:
     method: str | None = None
     alarms: tuple[str, ...] = ()
 
-    def __call__(self, place: Place) -> Callable[[AskedSlide], DrawnSlide]:
+    def __call__(self, place: Place) -> Callable[[AskedSlide], tuple[HeatmapRow, Record]]:
         device = place.device if self.device == "auto" else self.device
         explainers = [open_explainer(run, device, self.method) for run in self.runs]
         made_from = self.made_from()
 
-        def draw(asked: AskedSlide) -> DrawnSlide:
-            record = made_from(asked).record()  # before the slide is drawn: a later change is noticed the next time
-            return DrawnSlide(draw_slide(asked, self, explainers), record)
+        def draw(asked: AskedSlide) -> tuple[HeatmapRow, Record]:
+            record = made_from(asked).record()  # before the slide is drawn, so that a later change is noticed next time
+            return draw_slide(asked, self, explainers), record
 
         return draw
 
     def made_from(self) -> Callable[[AskedSlide], MadeFrom]:
-        """From a slide to everything that its pictures are made from."""
+        """A function from a slide to everything that its pictures are made from."""
         settings = flat(self.settings.model_dump(mode="json"))
         of_runs = run_contents(self.runs, recorded=self.settings.by == "epoch")
         joins = bool(self.runs) and Run(self.runs[0]).unit == "patient"
@@ -165,28 +155,32 @@ def draw_heatmaps(
     wanted = plan.settings.model_dump(mode="json")
     wanted |= {"runs": [str(run) for run in plan.runs], "scores": str(plan.scores) if plan.scores else None}
     if plan.annotations is not None:
-        wanted |= {"annotations": str(plan.annotations.place), "mask_value": plan.annotations.mask_value}
+        wanted |= {"annotations": str(plan.annotations.source), "mask_value": plan.annotations.mask_value}
     claim_folder(plan.out / SETTINGS, wanted, "heat maps", done_before.again)
     rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
     records = RecordFile(plan.out)
     known, made_from = records.read(), plan.made_from()
-    drawn = [one for one in slides if one.name in rows and _has_files(plan.out, rows[one.name])]
-    kept = {one.name for one in drawn if _keeps(one, known, made_from, done_before)}
+    kept: set[str] = set()
+    for slide in slides:
+        row, record = rows.get(slide.name), known.get(slide.name)
+        if row is None or not all((plan.out / name).is_file() for name in row.files.split(";")):
+            continue
+        if keeps(done_before, slide.name, record, partial(made_from, slide)):
+            kept.add(slide.name)
     done_before.refuse(plan.out)
-    known |= {one.name: made_from(one).refreshed(known[one.name]) for one in drawn if one.name in kept}
-    to_do = [one for one in slides if one.name not in kept]
-    for one in to_do:
-        rows.pop(one.name, None)
-    done, failures, saved_at = len(slides) - len(to_do), [], time.monotonic()
-    before = done
+    known |= {slide.name: made_from(slide).refreshed(known[slide.name]) for slide in slides if slide.name in kept}
+    to_do = [slide for slide in slides if slide.name not in kept]
+    for slide in to_do:
+        rows.pop(slide.name, None)
+    failures, saved_at, already_done = [], time.monotonic(), len(slides) - len(to_do)
     try:
         with closing(engine.run(plan, to_do)) as outcomes:
-            for outcome in outcomes:
-                done += 1
+            for done, outcome in enumerate(outcomes, start=already_done + 1):
+                name, error = outcome.job.name, str(outcome.error)
                 if outcome.result is not None:
-                    rows[outcome.job.name], known[outcome.job.name] = outcome.result.row, outcome.result.record
+                    rows[name], known[name] = outcome.result
                 else:
-                    failures.append(_naming(outcome.job.name, str(outcome.error)))
+                    failures.append(error if name in error else f"{name}: {error}")
                 if time.monotonic() - saved_at > SAVE_EVERY_S:
                     records.write(known)
                     _write_rows(plan.out / TABLE, rows)
@@ -194,104 +188,67 @@ def draw_heatmaps(
                 if progress is not None:
                     progress(done, len(slides))
     finally:
-        records.write(known)  # first: a row without a record is one of an earlier version
+        records.write(known)  # first: rows without a record are those of earlier versions
         _write_rows(plan.out / TABLE, rows)
-    asked = [rows[one.name] for one in slides if one.name in rows]
-    return HeatmapResult(tuple(asked), tuple(sorted(failures)), before, plan.alarms)
-
-
-def _keeps(
-    asked: AskedSlide, known: Mapping[str, Record], made_from: Callable[[AskedSlide], MadeFrom], done: DoneBefore
-) -> bool:
-    try:
-        return done.keeps(asked.name, known.get(asked.name), made_from(asked))
-    except AsmilError:
-        return False  # what it is made from cannot be read: drawing it says why
+    drawn = tuple(rows[slide.name] for slide in slides if slide.name in rows)
+    return HeatmapResult(drawn, tuple(sorted(failures)), already_done, plan.alarms)
 
 
 def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExplainer]) -> HeatmapRow:
     """Compute the maps of one slide and write its pictures."""
     settings = plan.settings
-    found = maps_of_scores(asked, plan.scores) if plan.scores is not None else maps_of_runs(asked, explainers, settings)
+    if plan.scores is not None:
+        slide_maps = maps_of_scores(asked, plan.scores)
+    else:
+        slide_maps = maps_of_runs(asked, explainers, settings)
     made_progress()
     with ExitStack() as stack:
         image = None if asked.image is None else stack.enter_context(open_slide(asked.image, asked.mpp))
-        frame = frame_of(asked, found, image, settings.tile_px)
-        scales = scales_of(found.maps, settings)
-        notes = list(found.notes) + ([] if image is not None else ["no slide image: drawn on a plain canvas"])
+        frame = slide_frame(asked.name, slide_maps.coords, slide_maps.info, image, asked.mpp, settings.tile_px)
+        scales = scales_of(slide_maps.maps, settings)
+        notes = list(slide_maps.notes) + ([] if image is not None else ["no slide image: drawn on a plain canvas"])
         origin = image.bounds_origin if image is not None else (0, 0)
-        annotated = plan.annotations
-        outlines = None if annotated is None else annotated.of_slide(asked.name, frame.size_px, origin)
+        outlines = None
+        if plan.annotations is not None:
+            outlines = plan.annotations.of_slide(asked.name, frame.size_px, origin)
         if outlines == []:
             notes.append("no annotations of this slide")
         caveats = Caveats(plan.alarms, tuple(notes))
-        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings, caveats)]
-        shown, scale = found.maps[found.main], scales[found.main]
+        files = [_write_figure(plan.out, frame, image, slide_maps, scales, outlines, settings, caveats)]
+        shown, scale = slide_maps.maps[slide_maps.main], scales[slide_maps.main]
         made_progress()
         if image is not None and settings.tiles:
-            sheet = contact_sheet(frame, image, shown, scale, found.about, settings.tiles, caveats)
+            sheet = contact_sheet(frame, image, shown, scale, slide_maps.about, settings.tiles, caveats)
             files.append(file_in(plan.out, asked.name, "_tiles.png"))
             write_png(files[-1], sheet)
         if settings.tiff:
             files.append(file_in(plan.out, asked.name, "_overlay.tif"))
             write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity, caveats)
         if settings.qupath:
-            files += _write_qupath(plan.out, frame, found, scale, settings.cut, origin, caveats)
+            files += _write_qupath(plan.out, frame, slide_maps, scale, settings.cut, origin, caveats)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
-    kinds = ";".join(dict.fromkeys(one.kind for one in found.maps))
-    said = ("; ".join(notes), " ".join(plan.alarms))
-    return HeatmapRow(asked.name, len(frame.coords), kinds, found.about, names, *said)
-
-
-def frame_of(asked: AskedSlide, found: SlideMaps, image: SlideImage | None, tile_px: float | None) -> SlideFrame:
-    """The slide and its tiles; `tile_px` overrides what the feature file says of their side."""
-    if found.coords is not None and (tile_px is not None or found.info is None):
-        side = tile_px or common_step(found.coords)
-        if side is None:
-            raise AsmilError(f"{asked.name}: the side of its tiles is not known; give it with --tile-px")
-        return framed(asked.name, found.coords, float(side), found.info, image, asked.mpp)
-    return slide_frame(asked.name, found.coords, found.info, image, asked.mpp)
-
-
-def scales_of(maps: Sequence[TileMap], settings: HeatmapSettings) -> list[ColorScale]:
-    """One scale per map, by default the one that fits its kind.
-
-    Absolute scales are common to all maps of one kind, and relative ones to all maps, so that colors can be compared.
-    """
-    scales = []
-    for one in maps:
-        if SPREAD in one.title:
-            scales.append(color_scale(one.values, "absolute", "magma", (0.0, 0.5)))
-            continue
-        alike = [other.values for other in maps if other.kind == one.kind and SPREAD not in other.title]
-        scale = _scale(one, np.concatenate(alike), settings)
-        scales.append(scale if scale.kind == "absolute" else _scale(one, one.values, settings))
-    return scales
-
-
-def _scale(one: TileMap, values: NDArray[np.float64], settings: HeatmapSettings) -> ColorScale:
-    if settings.scale is None and settings.limits is None:
-        return natural_scale(one.kind, values, one.average, settings.color_map, one.signed)
-    signed = True if one.signed else None
-    return color_scale(values, settings.scale, settings.color_map, settings.limits, signed, one.average)
+    kinds = ";".join(dict.fromkeys(tile_map.kind for tile_map in slide_maps.maps))
+    return HeatmapRow(
+        asked.name, len(frame.coords), kinds, slide_maps.about, names, "; ".join(notes), " ".join(plan.alarms)
+    )
 
 
 def _write_figure(
     out: Path,
     frame: SlideFrame,
     image: SlideImage | None,
-    found: SlideMaps,
+    slide_maps: SlideMaps,
     scales: Sequence[ColorScale],
     outlines: list[MultiPolygon] | None,
     settings: HeatmapSettings,
     caveats: Caveats,
 ) -> Path:
-    many = len(found.maps) > 3
+    many = len(slide_maps.maps) > 3
     view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
-    panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity, found.main)
+    panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
     opacity = settings.opacity if image is not None else 1.0
     path = file_in(out, frame.slide, ".png")
-    figure = arrange(frame.slide, found.about, panels, opacity=opacity, caveats=caveats)
+    figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
     write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
     return path
 
@@ -299,15 +256,15 @@ def _write_figure(
 def _write_qupath(
     out: Path,
     frame: SlideFrame,
-    found: SlideMaps,
+    slide_maps: SlideMaps,
     scale: ColorScale,
     cut: float,
     origin: tuple[int, int],
     caveats: Caveats,
 ) -> list[Path]:
-    shown = found.maps[found.main]
+    shown = slide_maps.maps[slide_maps.main]
     tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
-    write_tiles(tiles, frame, shown.values, shown.kind, scale, found.measurements, origin, caveats)
+    write_tiles(tiles, frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
     write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin, caveats)
     return [tiles, regions]
 
@@ -327,11 +284,3 @@ def _write_rows(path: Path, rows: Mapping[str, HeatmapRow]) -> None:
     columns = list(HeatmapRow.__dataclass_fields__)
     with replacing(path) as partial:
         pd.DataFrame([vars(rows[name]) for name in sorted(rows)], columns=columns).to_csv(partial, index=False)
-
-
-def _has_files(out: Path, row: HeatmapRow) -> bool:
-    return all((out / name).is_file() for name in row.files.split(";"))
-
-
-def _naming(slide: str, reason: str) -> str:
-    return reason if slide in reason else f"{slide}: {reason}"

@@ -1,16 +1,17 @@
-"""What explanations of slides are made from: the models of runs, features, images and what is drawn with them."""
+"""What explanations of slides are made from, and whether a finished one is still valid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from asmil.cohort.fingerprint import feature_contents
 from asmil.cohort.manifest import Slide
+from asmil.errors import AsmilError
 from asmil.runs.attention_file import ATTENTION_FILE
 from asmil.runs.layout import RunLayout
 from asmil.runs.trained_models import finished_trainings, weights_file
-from asmil.settings.made_from import Content, file_content, sampled_sha256
+from asmil.settings.made_from import Content, DoneBefore, MadeFrom, Record, file_content, sampled_sha256
 
 
 def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Content]:
@@ -39,6 +40,14 @@ def slide_contents(slide: Slide, joined: Sequence[Slide]) -> dict[str, Content]:
         if other.slide != slide.slide:
             contents[f"features of {other.slide}"] = feature_contents(other.source)["features"]
     return contents
+
+
+def keeps(done: DoneBefore, name: str, record: Record | None, made_from: Callable[[], MadeFrom]) -> bool:
+    """Whether a finished slide is kept; if its inputs cannot be read, it is not, and computing it reports why."""
+    try:
+        return done.keeps(name, record, made_from())
+    except AsmilError:
+        return False
 
 
 def _existing(files: Sequence[Path]) -> Content:

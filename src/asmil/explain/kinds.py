@@ -1,14 +1,14 @@
-"""How much each tile counted, in several ways behind one function.
+"""How much each tile contributed to a prediction: all kinds of maps behind one function.
 
     attention             the method's own heat map, as its authors draw it
-    attention_logit       attention times what the model says of the tile alone, a_i f(x_i)
+    attention_logit       attention times the evidence of the tile alone, a_i f(x_i)
     leave_one_out         f(all tiles) - f(all but this one)
     gradient              the tile times the gradient, sum_d x_id df / dx_id
     integrated_gradients  (x_i - m) times the mean gradient between m and x, m the mean tile of the slide
 
-f is the evidence for what is explained: the log-odds of a class, a risk, or a value (`Task.evidence`). All but
-attention have a sign: a tile can speak against a class. Integrated gradients of all tiles add up to
-f(slide) - f(a slide of nothing but mean tiles).
+f is the evidence for what is explained: the log-odds of a class, a risk, or a value (`Task.evidence`). All kinds
+except attention have a sign: a tile can be evidence against a class. Integrated gradients of all tiles add up to
+f(slide) - f(a slide of mean tiles only).
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.explain import pooled_tiles, whole_bags
 from asmil.explain.pooled_tiles import pools_tiles
 from asmil.machine.arithmetic import exact_arithmetic
-from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
 
 STEPS = 16
-"""Of integrated gradients: midpoints of equal parts of the way."""
+"""Steps of integrated gradients: the midpoints of equal intervals."""
 ATTENTION = "attention"
 
 
@@ -40,7 +39,8 @@ class Explained:
     """One value per tile, and what it explains.
 
     values: N, float64, on the CPU
-    name: the class, label or number that is explained; evidence: what the model says of it for the whole bag
+    name: the class, label or number that is explained
+    evidence: the evidence for it in the whole bag; shown: the same as a probability, risk or value
     """
 
     values: Tensor
@@ -53,17 +53,20 @@ class Explained:
 
 @dataclass(frozen=True)
 class _Question:
-    """A model with its bag, and what of its output is explained."""
+    """A model with its bag, and the index of what is explained among the task's `explained_names`."""
 
     model: MILModel
     task: Task
     bag: Bag
     device: torch.device
     output: Output
-    name: int
+    index: int
 
     def evidence(self, logits: Tensor) -> Tensor:
-        return self.task.evidence(logits, self.name)
+        return self.task.evidence(logits, self.index)
+
+    def features(self) -> Tensor:
+        return _features(self.model, self.bag, self.device)
 
 
 TITLES = {
@@ -72,11 +75,11 @@ TITLES = {
     "random": "random order",
     "oracle": "true tumor tiles first",
 }
-"""What kinds of maps, and the orders that they are compared with, are called where their names do not say it."""
+"""Titles of kinds of maps, and of the orders that they are compared with, whose names are not clear."""
 
 
 def titled(kind: str) -> str:
-    """A kind as it is written in pictures.
+    """The title of a kind of map.
 
     >>> titled("attention_logit"), titled("leave_one_out")
     ('attention x tile logit', 'leave one out')
@@ -85,7 +88,7 @@ def titled(kind: str) -> str:
 
 
 def kinds_of(model: MILModel) -> dict[str, str | None]:
-    """Every kind of map by name: None where the model has it, otherwise why not; its own kinds come first."""
+    """Every kind of map by name: None if the model has it, otherwise why not; its own kinds come first."""
     own: dict[str, str | None] = dict.fromkeys(model.heatmap_kinds if model.has_heatmap else ())
     return own | {name: kind.missing(model) for name, kind in KINDS.items() if name not in own}
 
@@ -100,7 +103,7 @@ def explain_bag(
     device: torch.device | str | None = None,
     output: Output | None = None,
 ) -> Explained:
-    """How much each tile of a bag counted for one model.
+    """How much each tile of a bag contributed to the prediction of one model.
 
     kind: one of `kinds_of`; default: the method's own map
     name: the class or label to explain; default: the predicted one
@@ -110,15 +113,15 @@ def explain_bag(
     model.refuse_misfit(bag)
     at = next(model.parameters()).device if device is None else torch.device(device)
     known = kinds_of(model)
-    kind = kind or next((found for found, missing in known.items() if missing is None), ATTENTION)
+    available = [name for name, missing in known.items() if missing is None]
+    kind = kind or next(iter(available), ATTENTION)
     if kind not in known:
         raise AsmilError(f"there is no kind of map {kind!r}; {did_you_mean(kind, known)}")
     if (why := known[kind]) is not None:
-        there = ", ".join(found for found, missing in known.items() if missing is None)
-        raise AsmilError(f"{type(model).__name__} has no map {kind!r}: {why}; it has {there}")
+        raise AsmilError(f"{type(model).__name__} has no map {kind!r}: {why}; it has {', '.join(available)}")
     output = output or infer(model, model.prepare(bag), at)
-    place = explained_place(task, output.logits, name)
-    question = _Question(model, task, bag, at, output, place)
+    index = _explained_index(task, output.logits, name)
+    question = _Question(model, task, bag, at, output, index)
     compute = KINDS[kind].compute if kind in KINDS else (lambda asked: _own_map(asked, kind))
     values, notes = compute(question)
     values = values.detach().double().cpu()
@@ -127,15 +130,14 @@ def explain_bag(
     return Explained(
         values,
         kind,
-        task.explained_names[place],
+        task.explained_names[index],
         float(question.evidence(output.logits[None])),
-        float(task.shown(output.logits[None], place)),
+        float(task.shown(output.logits[None], index)),
         notes,
     )
 
 
-def explained_place(task: Task, logits: Tensor, name: str | None) -> int:
-    """Which of the task's `explained_names` is meant; the predicted one by default."""
+def _explained_index(task: Task, logits: Tensor, name: str | None) -> int:
     if name is None:
         return task.explained_first(logits)
     if name not in task.explained_names:
@@ -147,35 +149,30 @@ Computed = tuple[Tensor, tuple[str, ...]]
 
 
 def _own_map(asked: _Question, kind: str) -> Computed:
-    """The method's own map; those with a row per class take the row of the predicted one, which the logits name."""
+    """The method's own map; methods with one row per class take the row of the class with the highest logit."""
     logits = asked.output.logits
     if len(logits) > 1 and len(asked.task.explained_names) == len(logits):
         logits = torch.zeros_like(logits)
-        logits[asked.name] = 1.0
+        logits[asked.index] = 1.0
     return asked.model.heatmap(replace(asked.output, logits=logits), kind), ()
 
 
 def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device) -> Tensor | None:
-    """N x C, what a model says of single tiles; None for a method that does not classify them."""
-    if isinstance(model, AttentionPoolModel) and pools_tiles(model):
-        dtype = next(model.parameters()).dtype
-        return pooled_tiles.tile_logits(model, bag.features.to(device, dtype)).cpu()
+    """N x C, the logits of single tiles; None for a method that does not classify them."""
+    if pools_tiles(model):
+        return pooled_tiles.tile_logits(model, _features(model, bag, device)).cpu()
     return None if output.instance_logits is None else output.instance_logits.double()
 
 
 def logits_after_removal(
     model: MILModel, bag: Bag, order: Tensor, counts: Sequence[int], device: torch.device
 ) -> Tensor:
-    """R x C, float64: what a model says of a bag after the first `counts` tiles of an order are removed."""
+    """R x C, float64: the logits of a bag after the first `counts` tiles of an order are removed."""
     model.eval()
-    if isinstance(model, AttentionPoolModel) and pools_tiles(model):
-        dtype = next(model.parameters()).dtype
-        return pooled_tiles.logits_after_removal(model, bag.features.to(device, dtype), order, counts).cpu()
-    found = []
-    for count in counts:
-        rest = bag.subset(order[count:].sort().values) if count else bag
-        found.append(infer(model, model.prepare(rest), device).logits.double())
-    return torch.stack(found)
+    if pools_tiles(model):
+        return pooled_tiles.logits_after_removal(model, _features(model, bag, device), order, counts).cpu()
+    bags = [bag.subset(order[count:].sort().values) if count else bag for count in counts]
+    return torch.stack([infer(model, model.prepare(rest), device).logits.double() for rest in bags])
 
 
 def _attention_logit(asked: _Question) -> Computed:
@@ -190,30 +187,28 @@ def _attention_logit(asked: _Question) -> Computed:
 
 
 def _no_tile_logit(model: MILModel) -> str | None:
-    if not model.score_axes:
-        return "it has no attention"
-    if pools_tiles(model) or model.classifies_tiles:
-        return None
-    return "the method gives no logit to a single tile"
+    if model.score_axes and not (pools_tiles(model) or model.classifies_tiles):
+        return "the method has no logits of single tiles"
+    return _no_attention(model)
 
 
 def _leave_one_out(asked: _Question) -> Computed:
     if len(asked.bag) < 2:
         raise AsmilError(f"{asked.bag.id}: it has one tile, and without it nothing is left; ask for another kind")
-    if isinstance(asked.model, AttentionPoolModel) and pools_tiles(asked.model):
-        return pooled_tiles.evidence_lost(asked.model, _features(asked), asked.evidence), ()
+    if pools_tiles(asked.model):
+        return pooled_tiles.evidence_lost(asked.model, asked.features(), asked.evidence), ()
     lost, together = whole_bags.evidence_lost(asked.model, asked.bag, asked.evidence, asked.device)
     notes = (f"up to {together} neighboring tiles were left out together",) if together > 1 else ()
     return lost, notes
 
 
 def _gradient(asked: _Question) -> Computed:
-    features = _features(asked)
+    features = asked.features()
     return (features * _gradient_at(asked, features)).sum(dim=1), ()
 
 
 def _integrated_gradients(asked: _Question) -> Computed:
-    features = _features(asked)
+    features = asked.features()
     mean = features.mean(dim=0, keepdim=True)
     total = torch.zeros_like(features)
     for step in range(STEPS):
@@ -224,20 +219,19 @@ def _integrated_gradients(asked: _Question) -> Computed:
 
 
 def _gradient_at(asked: _Question, features: Tensor) -> Tensor:
-    if isinstance(asked.model, AttentionPoolModel) and pools_tiles(asked.model):
+    if pools_tiles(asked.model):
         return pooled_tiles.gradient(asked.model, features, asked.evidence)
-    at = replace(asked.bag, features=features.cpu())
-    return whole_bags.gradient(asked.model, at, asked.evidence, asked.device)
+    bag = replace(asked.bag, features=features.cpu())
+    return whole_bags.gradient(asked.model, bag, asked.evidence, asked.device)
 
 
-def _features(asked: _Question) -> Tensor:
-    dtype = next(asked.model.parameters()).dtype
-    return asked.bag.features.to(asked.device, dtype)
+def _features(model: MILModel, bag: Bag, device: torch.device) -> Tensor:
+    return bag.features.to(device, next(model.parameters()).dtype)
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a map is computed, and for a model without it, why."""
+    """How a map is computed, and why a model lacks it (None: it has it)."""
 
     compute: Callable[[_Question], Computed]
     missing: Callable[[MILModel], str | None] = lambda model: None

@@ -21,7 +21,7 @@ from asmil.slides.pixel_regions import resize
 from asmil.slides.pyramid_tiff import write_pyramid
 
 STRIP_ROWS = 1024
-"""Rows of the written slide that are made at once; a multiple of the coarsest level's downsample."""
+"""Rows that are computed at once; a multiple of the coarsest level's downsample."""
 
 
 def write_overlay(
@@ -34,13 +34,13 @@ def write_overlay(
     opacity: float = OPACITY,
     caveats: Caveats = NO_CAVEATS,
 ) -> None:
-    """Write the whole slide with the colors of its tiles over it, strip by strip, so that any slide fits in memory.
+    """Write the whole slide with the colors of its tiles over it, strip by strip, to limit the memory.
 
-    mpp: microns per pixel of the finest level; default: that of the slide, its full resolution
-    caveats: written into the file's description, which slide viewers show among its properties
+    mpp: microns per pixel of the finest level; default: the full resolution of the slide
+    caveats: written into the file's description, which slide viewers show as a property
     """
     if frame.mpp is None and mpp is not None:
-        raise AsmilError(f"{frame.slide}: its resolution is not known, so --tiff-mpp cannot be reached; leave it out")
+        raise AsmilError(f"{frame.slide}: its resolution is unknown, so --tiff-mpp cannot be used; leave it out")
     downsample = 1.0 if mpp is None or frame.mpp is None else max(1.0, mpp / frame.mpp)
     size = (max(1, round(frame.size_px[0] / downsample)), max(1, round(frame.size_px[1] / downsample)))
     strips = _strips(frame, image, values, scale, size, opacity)

@@ -1,9 +1,9 @@
-"""Explanations of methods whose tiles meet only in a normalized sum, in the memory of a chunk of tiles.
+"""Explanations of methods that combine tiles only in a normalized sum; they need the memory of one chunk of tiles.
 
     b = sum_i w_i h_i / sum_i w_i        A x I, w_i = exp(g_i), h_i = embed(x_i)
 
-Once both sums are known, what a tile changes is known without the others: without tile i, b is
-(S - w_i h_i) / (Z - w_i), and its gradient needs only S and Z of the rest.
+With the sums S = sum_i w_i h_i and Z = sum_i w_i, the effect of a tile does not need the other tiles: without tile i,
+b is (S - w_i h_i) / (Z - w_i), and its gradient needs only S and Z of the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,21 +20,21 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import MILModel
 
 Evidence = Callable[[Tensor], Tensor]
-"""From B x C logits to B numbers."""
+"""From B x C logits to the B values of the evidence."""
 
 CHUNK_VALUES = 1 << 23
-"""Numbers that a chunk of pooled vectors may have, n x A x I."""
+"""Largest number of values in a chunk of pooled vectors, n x A x I."""
 GRADIENT_CHUNK = 8192
 
 
-def pools_tiles(model: MILModel) -> bool:
-    """Whether a model's tiles meet only in a normalized sum."""
+def pools_tiles(model: MILModel) -> TypeGuard[AttentionPoolModel]:
+    """Whether a model combines its tiles only in a normalized sum."""
     return isinstance(model, AttentionPoolModel) and model.can_stream
 
 
 @dataclass(frozen=True)
 class PooledSums:
-    """The sums over all tiles: of weights A x 1, of weighted tiles A x I; both over exp(largest), A x 1."""
+    """The sums over all tiles, divided by exp(largest), A x 1: of weights, A x 1, and of weighted tiles, A x I."""
 
     largest: Tensor
     weights: Tensor
@@ -57,24 +58,21 @@ def pooled_sums(model: AttentionPoolModel, features: Tensor) -> PooledSums:
 
 @torch.no_grad()
 def tile_logits(model: AttentionPoolModel, features: Tensor) -> Tensor:
-    """N x C, float64: what the model would say of a bag of this tile alone."""
-    found = []
-    for _, log_weights, embedded in _chunks(model, features):
-        pooled = embedded[:, None].expand(-1, log_weights.shape[0], -1)
-        found.append(_read(model, pooled))
-    return torch.cat(found)
+    """N x C, float64: the logits of bags of this tile alone."""
+    chunks = _chunks(model, features)
+    return torch.cat([_read(model, tiles[:, None].expand(-1, len(weights), -1)) for _, weights, tiles in chunks])
 
 
 @torch.no_grad()
 def evidence_lost(model: AttentionPoolModel, features: Tensor, evidence: Evidence) -> Tensor:
-    """N: what the model says of the bag less what it says without this tile; the bag has at least two.
+    """N: the evidence of the bag minus that without this tile; the bag has at least two tiles.
 
-    Read out in float64: a tile of a large bag changes the evidence by less than float32 can tell.
+    Computed in float64: a tile of a large bag changes the evidence by less than the precision of float32.
     """
     sums = pooled_sums(model, features)
     reader = copy.deepcopy(model).double()
     whole = evidence(_read(reader, (sums.weighted / sums.weights)[None]))
-    found = []
+    lost = []
     for _, log_weights, embedded in _chunks(model, features):
         weights = (log_weights - sums.largest).exp()  # A x n
         for start in range(0, len(embedded), step := _step(sums.weighted)):
@@ -82,19 +80,19 @@ def evidence_lost(model: AttentionPoolModel, features: Tensor, evidence: Evidenc
             rest = sums.weighted - w.T[:, :, None] * h[:, None]  # n x A x I
             # a tile with nearly all the weight leaves a tiny rest, whose quotient is kept finite
             left = (sums.weights - w).T.clamp_min(torch.finfo(torch.float64).tiny)
-            found.append(whole - evidence(_read(reader, rest / left[:, :, None])))
-    return torch.cat(found)
+            lost.append(whole - evidence(_read(reader, rest / left[:, :, None])))
+    return torch.cat(lost)
 
 
 @torch.no_grad()
 def logits_after_removal(model: AttentionPoolModel, features: Tensor, order: Tensor, counts: Sequence[int]) -> Tensor:
-    """R x C, float64: what the model says after the first `counts` tiles of an order are removed; one pass for all.
+    """R x C, float64: the logits after the first `counts` tiles of an order are removed; one pass for all counts.
 
     counts: R, increasing, each below the number of tiles
     """
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
-    # tiles that are removed between two counts form a part; what is left is the sum of the later parts
+    # tiles that are removed between two counts form a part; the rest is the sum of the later parts
     part = torch.bucketize(rank, torch.tensor(counts), right=True).to(features.device)
     largest = pooled_sums(model, features).largest
     shape = (len(counts) + 1, *largest.shape)
@@ -116,7 +114,7 @@ def gradient(model: AttentionPoolModel, features: Tensor, evidence: Evidence) ->
     """N x D: the derivative of the evidence by the features; chunk by chunk, with the other chunks as constants."""
     with torch.no_grad():
         sums = pooled_sums(model, features)
-    found = []
+    derivatives: list[Tensor] = []
     for start in range(0, len(features), GRADIENT_CHUNK):
         part = features[start : start + GRADIENT_CHUNK].detach().clone().requires_grad_()
         with torch.enable_grad():
@@ -127,24 +125,20 @@ def gradient(model: AttentionPoolModel, features: Tensor, evidence: Evidence) ->
             total = sums.weights + weights.sum(dim=-1, keepdim=True) - weights.sum(dim=-1, keepdim=True).detach()
             pooled = (sums.weighted + weighted - weighted.detach()) / total
             value = evidence(_logits(model, pooled.to(embedded.dtype))[None]).sum()
-        (derivative,) = torch.autograd.grad(value, part)
-        found.append(derivative)
-    return torch.cat(found)
+        derivatives += torch.autograd.grad(value, part)
+    return torch.cat(derivatives)
 
 
 def _chunks(model: AttentionPoolModel, features: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Start, log-weights (A x n) and embedded tiles (n x I) of every chunk, in float64."""
-    size = GRADIENT_CHUNK
-    start = 0
-    while start < len(features):
-        embedded = model.embed(features[start : start + size])
+    for start in range(0, len(features), GRADIENT_CHUNK):
+        embedded = model.embed(features[start : start + GRADIENT_CHUNK])
         log_weights = model.normalizer.log_weights(model.score(embedded))
         yield start, log_weights.double(), embedded.double()
-        start += len(embedded)
 
 
 def _logits(model: AttentionPoolModel, pooled: Tensor) -> Tensor:
-    """C logits of one pooled bag; the scores, which only pass through a readout, are of one tile."""
+    """C logits of one pooled bag; `readout` only passes the scores on, so those of one tile are enough."""
     return model.readout(pooled, pooled.new_zeros(pooled.shape[0], 1)).logits
 
 
@@ -152,7 +146,7 @@ def _read(model: AttentionPoolModel, pooled: Tensor) -> Tensor:
     """n x A x I pooled bags -> n x C logits, float64."""
     dtype = next(model.parameters()).dtype
     parts = pooled.split(_step(pooled[0]))
-    return torch.cat([torch.vmap(lambda one: _logits(model, one))(part.to(dtype)) for part in parts]).double()
+    return torch.cat([torch.vmap(lambda bag: _logits(model, bag))(part.to(dtype)) for part in parts]).double()
 
 
 def _step(pooled: Tensor) -> int:

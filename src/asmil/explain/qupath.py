@@ -1,8 +1,8 @@
-"""Maps as GeoJSON that QuPath imports: every tile with its measurements, and the regions above a cut.
+"""Maps as GeoJSON for QuPath: every tile with its measurements, and the regions above a cut.
 
-Fields are those that QuPath's own reader takes (`QuPathTypeAdapters`, `ROITypeAdapters` and `PathClassTypeAdapter` of
+Fields are those that QuPath's own reader uses (`QuPathTypeAdapters`, `ROITypeAdapters` and `PathClassTypeAdapter` of
 qupath-core): a `Feature` with a `Polygon`, and in its properties `objectType`, a `classification` with both name and
-color (one without a color is refused there), and `measurements` as an object of numbers. Positions are pixels of the
+color (QuPath refuses one without), and `measurements` as an object of numbers. Positions are pixels of the
 full image, y downward. QuPath crops slides to the bounds that OpenSlide reports, so positions are relative to these.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from shapely import STRtree, box, points, unary_union
 from shapely.geometry import Polygon
-from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
 from asmil.explain.caveats import NO_CAVEATS, Caveats
@@ -27,8 +26,8 @@ from asmil.files import replacing
 from asmil.tables.arrays import Floats
 
 BINS, RELATIVE_BINS = 10, 11
-"""Classes of tiles, by parts of the scale: QuPath colors objects by their class. Odd on a relative scale, so that all
-tiles near the average are in one class."""
+"""Number of classes of tiles, which QuPath colors by class: equal parts of the scale. Odd for a relative scale, so that
+all tiles near the average are in one class."""
 CUT = 0.9
 LINES_AT_ONCE = 4096
 
@@ -43,11 +42,11 @@ def write_tiles(
     origin: tuple[int, int] = (0, 0),
     caveats: Caveats = NO_CAVEATS,
 ) -> int:
-    """Write one object of type `tile` per tile that has a value; returns how many there are.
+    """Write one object of type `tile` per tile with a value; returns their number.
 
     measurements: further numbers per tile, by name (probabilities of classes)
-    origin: the upper left corner of the slide's bounds, which QuPath counts from
-    caveats: written into the file; class names say whether there is an alarm
+    origin: the upper left corner of the slide's bounds, the origin of QuPath's coordinates
+    caveats: written into the file; class names show whether there is an alarm
     """
     known = np.flatnonzero(~np.isnan(values))
     if len(known) == 0:
@@ -57,7 +56,10 @@ def write_tiles(
         columns[_relative_name(kind)] = scale.relative(values[known])
     columns["percentile"] = 100 * percentiles(values[known], np.sort(values[known]))
     columns |= {name: np.asarray(column, dtype=np.float64)[known] for name, column in (measurements or {}).items()}
-    refuse_unusable(frame.slide, columns)
+    for name, column in columns.items():
+        if not np.isfinite(column).all():
+            count = int((~np.isfinite(column)).sum())
+            raise AsmilError(f"{frame.slide}: {name} of {count} tiles is not finite and cannot be exported")
     named = list(_bin_names(scale))
     bins = np.minimum((scale.positions(values[known]) * len(named)).astype(int), len(named) - 1)
     marked = " (alarm)" if caveats.alarms else ""
@@ -82,17 +84,15 @@ def write_regions(
     origin: tuple[int, int] = (0, 0),
     caveats: Caveats = NO_CAVEATS,
 ) -> int:
-    """Write the regions of connected tiles whose value is above that of a share `cut` of the tiles, as annotations.
+    """Write the regions of connected tiles above the quantile `cut` of all tiles as annotations; returns their number.
 
-    Returns how many there are. Their measurements: tiles, highest and mean value, of weights also as a multiple of
-    the average tile.
+    Their measurements: number of tiles, highest and mean value, and for weights also multiples of the average tile.
 
     caveats: written into the file and into the name and metadata of every region
     """
-    regions = high_regions(frame, values, cut)
     classification = json.loads(_classification(f"high {kind}", lookup_table(scale.color_map)[-1]))
     features: list[dict[str, Any]] = []
-    for shape, tiles in regions:
+    for shape, tiles in high_regions(frame, values, cut):
         inside = values[tiles]
         measured = {f"{kind} max": inside.max(), f"{kind} mean": inside.mean()}
         if scale.average is not None:
@@ -118,7 +118,7 @@ def write_regions(
 
 
 def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, NDArray[np.int64]]]:
-    """Polygons of connected tiles above the cut, the one with the highest tile first, each with its tiles."""
+    """Polygons of connected tiles above the cut, each with its tiles; sorted by the highest tile."""
     if not 0 <= cut < 1:
         raise AsmilError(f"the cut {cut:g} is not a share of the tiles; give a number from 0 to below 1, such as 0.9")
     known = np.flatnonzero(~np.isnan(values))
@@ -130,16 +130,12 @@ def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Po
     corners = frame.coords[high].astype(np.float64)
     squares = box(corners[:, 0], corners[:, 1], corners[:, 0] + frame.tile_px, corners[:, 1] + frame.tile_px)
     merged = unary_union(squares)
-    polygons = _polygons(merged)
+    polygons = [part for part in getattr(merged, "geoms", [merged]) if isinstance(part, Polygon)]
     inside, owner = STRtree(polygons).query(points(corners + frame.tile_px / 2), predicate="within")
     order = np.argsort(owner, kind="stable")
     groups = np.split(high[inside[order]], np.flatnonzero(np.diff(owner[order])) + 1)
-    found = [(polygons[number], tiles) for number, tiles in zip(np.unique(owner).tolist(), groups, strict=True)]
-    return sorted(found, key=lambda region: -float(values[region[1]].max()))
-
-
-def _polygons(shape: BaseGeometry) -> list[Polygon]:
-    return [shape] if isinstance(shape, Polygon) else [part for part in shape.geoms if isinstance(part, Polygon)]
+    regions = [(polygons[number], tiles) for number, tiles in zip(np.unique(owner).tolist(), groups, strict=True)]
+    return sorted(regions, key=lambda region: -float(values[region[1]].max()))
 
 
 def _tile_lines(
@@ -164,39 +160,31 @@ def _tile_lines(
         part = slice(start, start + LINES_AT_ONCE)
         numbers = zip(*(column[part].tolist() for column in columns.values()), strict=True)
         yield [
-            line % (left, top, right, top, right, bottom, left, bottom, left, top, classes[place], *measures)
-            for (left, top), (right, bottom), place, measures in zip(
+            line % (left, top, right, top, right, bottom, left, bottom, left, top, classes[number], *measures)
+            for (left, top), (right, bottom), number, measures in zip(
                 corners[part].tolist(), ends[part].tolist(), bins[part].tolist(), numbers, strict=True
             )
         ]
 
 
-def refuse_unusable(slide: str, columns: Mapping[str, Floats]) -> None:
-    """Measurements are finite numbers."""
-    for name, column in columns.items():
-        if not np.isfinite(column).all():
-            count = int((~np.isfinite(column)).sum())
-            raise AsmilError(f"{slide}: {name} of {count} tiles is not finite and cannot be exported")
-
-
 def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     table = lookup_table(scale.color_map)
     count = RELATIVE_BINS if scale.kind == "relative" else BINS
-    for place in range(count):
+    for number in range(count):
         if scale.kind == "relative":
-            name = f"{_ends_of_bin(scale, place, count)} x average"
+            name = f"{_ends_of_bin(scale, number, count)} x average"
         else:
-            low, high = (100 * end // count for end in (place, place + 1))
+            low, high = (100 * end // count for end in (number, number + 1))
             name = f"{low}-{high} %" + (" of the scale" if scale.kind == "absolute" else "")
-        yield name, table[round((place + 0.5) / count * 255)]
+        yield name, table[round((number + 0.5) / count * 255)]
 
 
-def _ends_of_bin(scale: ColorScale, place: int, count: int) -> str:
+def _ends_of_bin(scale: ColorScale, number: int, count: int) -> str:
     """The ends of one of `count` bins of a relative scale, as multiples of the average."""
-    low, high = (scale.low * (scale.high / scale.low) ** (end / count) for end in (place, place + 1))
-    if place == 0:
+    low, high = (scale.low * (scale.high / scale.low) ** (end / count) for end in (number, number + 1))
+    if number == 0:
         return f"to {high:.2g}"
-    return f"from {low:.2g}" if place == count - 1 else f"{low:.2g}-{high:.2g}"
+    return f"from {low:.2g}" if number == count - 1 else f"{low:.2g}-{high:.2g}"
 
 
 def _relative_name(kind: str) -> str:
@@ -214,5 +202,5 @@ def _rings(shape: Polygon, origin: tuple[int, int]) -> list[list[list[float]]]:
 
 
 def _short(value: float) -> float:
-    """Whole numbers without a point, others with few digits."""
+    """Whole numbers as integers, others with eight digits."""
     return int(value) if value == int(value) else float(f"{value:.8g}")

@@ -1,4 +1,4 @@
-"""Pictures of slides for reports: the slide, the values of its tiles on it, and the tiles that are called."""
+"""Pictures of slides for reports: the slide, its map, and the tiles that are called positive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_TRAININGS = 10
 
 
 def image_files(cohort: RunCohort) -> dict[str, SlideFile]:
-    """The slide images of a cohort by name; none where they are not reachable."""
+    """The slide images of a cohort by name; empty if they cannot be found."""
     try:
         return SlidePlaces.of_run(cohort).image_files()
     except AsmilError:
@@ -47,16 +47,20 @@ def slide_panels(
     outline: MultiPolygon | None = None,
     alarms: Sequence[str] = (),
 ) -> list[Figure]:
-    """The slide (where there is an image), its map with a scale in numbers, and by title the tiles that are called.
+    """The slide (if there is an image), its map with a legend, and one picture per set of called tiles.
 
+    calls: by title, whether each tile is called
     outline: of the annotated tumor, in level-0 pixels
     alarms: of the run, a few words each, for the caption of the map; the page has them at its top
     """
     average = average_weight(heat.kind, heat.values)
     finding = "" if average is None else attention_finding(heat.values, average)
     caveats = Caveats(tuple(alarms), (finding,) if finding else ())
-    called = [TileMap(np.where(one, 1.0, np.nan), "called", title=title) for title, one in (calls or {}).items()]
-    shown = [one for one in called if not np.isnan(one.values).all()]
+    shown = [
+        TileMap(np.where(called, 1.0, np.nan), "called", title=title)
+        for title, called in (calls or {}).items()
+        if called.any()
+    ]
     marked = color_scale([1.0], limits=(0.0, 1.35), color_map="inferno")
     scales = [natural_scale(heat.kind, heat.values, average), *[marked] * len(shown)]
     with ExitStack() as stack:

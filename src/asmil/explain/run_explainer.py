@@ -39,9 +39,9 @@ class SlideExplanation:
 
 
 class RunExplainer:
-    """The trained models of a run, used only for slides that they were not trained on.
+    """The trained models of a run; each slide is explained by the models that were not trained on it.
 
-    A slide of which all models have seen the training set is explained by all of them, and `Run.saw` says so.
+    A slide that all models were trained on is explained by all of them; see `Run.saw`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -70,56 +70,60 @@ class RunExplainer:
         models = list(self.run.trained_for(bag.id) if trained is None else trained)
         if not models:
             raise AsmilError(f"{bag.id}: there is no model to explain it with")
-        if name is not None and name not in self.names:
-            known = did_you_mean(name, self.names)
-            raise AsmilError(f"{self.run.path}: there is no class {name!r} to explain; {known}")
+        self.refuse_unknown(name)
         if outputs is None:
             outputs = self.outputs(bag, models)
         if name is None:
             said = self.said(models, outputs)
             name = max(said, key=lambda name: said[name])
         maps = [
-            explain_bag(one.model, one.task, bag, kind, name, self.run.device, outputs[one.fold, one.seed])
-            for one in models
+            explain_bag(each.model, each.task, bag, kind, name, self.run.device, outputs[each.fold, each.seed])
+            for each in models
         ]
         values = torch.stack([tile_map.values for tile_map in maps]).mean(dim=0).numpy()
         shown = float(np.mean([tile_map.shown for tile_map in maps]))
         notes = tuple(dict.fromkeys(note for tile_map in maps for note in tile_map.notes))
         return SlideExplanation(values, maps[0].kind, name, shown, len(maps), notes)
 
+    def refuse_unknown(self, name: str | None) -> None:
+        """Raise if there is no class of this name."""
+        if name is not None and name not in self.names:
+            known = did_you_mean(name, self.names)
+            raise AsmilError(f"{self.run.path}: there is no class {name!r} to explain; {known}")
+
     def outputs(self, bag: Bag, trained: Sequence[TrainedModel]) -> Outputs:
-        """What each model says of a bag, by fold and seed."""
-        return {(one.fold, one.seed): infer(one.model, one.model.prepare(bag), self.run.device) for one in trained}
+        """The output of each model for a bag, by fold and seed."""
+        return {(each.fold, each.seed): infer(each.model, each.model.prepare(bag), self.run.device) for each in trained}
 
     def said(self, trained: Sequence[TrainedModel], outputs: Outputs) -> dict[str, float]:
-        """What the models predict together: the mean probability of every class, or the one number there is."""
+        """The prediction of the models: the mean probability of every class, or the single number of the task."""
         shown = []
-        for one in trained:
-            logits = outputs[one.fold, one.seed].logits[None]
-            shown.append([float(one.task.shown(logits, index)) for index in range(len(self.names))])
+        for each in trained:
+            logits = outputs[each.fold, each.seed].logits[None]
+            shown.append([float(each.task.shown(logits, index)) for index in range(len(self.names))])
         return dict(zip(self.names, np.mean(shown, axis=0).tolist(), strict=True))
 
     def predicted(self, bag: Bag, trained: Sequence[TrainedModel]) -> str:
-        """The class of the highest mean probability, or the one number there is."""
+        """The class with the highest mean probability, or the name of the single number of the task."""
         if len(self.names) == 1:
             return self.names[0]
         said = self.said(trained, self.outputs(bag, trained))
         return max(said, key=lambda name: said[name])
 
     def tile_probabilities(self, bag: Bag, trained: Sequence[TrainedModel] | None = None) -> dict[str, Floats]:
-        """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles.
+        """The probabilities of single tiles, by class, mean over the models; empty if they do not classify tiles.
 
         trained: some of the models; default: those that were not trained on the slide
         """
         if len(self.names) == 1:
             return {}
         by_model = []
-        for one in self.run.trained_for(bag.id) if trained is None else trained:
-            output = infer(one.model, one.model.prepare(bag), self.run.device)
-            logits = tile_logits(one.model, bag, output, self.run.device)
-            if logits is None or one.model.weighted_instance_logits:
+        for each in self.run.trained_for(bag.id) if trained is None else trained:
+            output = infer(each.model, each.model.prepare(bag), self.run.device)
+            logits = tile_logits(each.model, bag, output, self.run.device)
+            if logits is None or each.model.weighted_instance_logits:
                 return {}
-            by_model.append([one.task.shown(logits, index).numpy() for index in range(len(self.names))])
+            by_model.append([each.task.shown(logits, index).numpy() for index in range(len(self.names))])
         means = np.mean(by_model, axis=0)
         return {f"probability {name}": means[index] for index, name in enumerate(self.names)}
 
@@ -133,5 +137,5 @@ def of_slide(values: Floats, bag: Bag, number: int) -> tuple[Floats, Bag]:
 
 
 def open_explainer(path: Path | str, device: str = "auto", method: str | None = None) -> RunExplainer:
-    """The explainer of a run folder or bundle. method: used if the run names code; several runs need not be alike."""
+    """The explainer of a run folder or bundle. method: of the run; used only if it is the user's own code."""
     return RunExplainer(Run(path, device, method if is_own(Run(path).method) else None))

@@ -23,34 +23,34 @@ from asmil.tables.text_table import read_text_table
 SCORE_NAMES = ("score", "scores", "value", "attention", "attention_scores", "probability", "prob")
 SUFFIXES = (".npy", ".csv", ".parquet", ".h5")
 LARGEST = float(np.finfo(np.float32).max)
-"""Scores are finite numbers in float32, the precision of models."""
+"""Scores must be finite in float32, the precision of models."""
 MOST_SHOWN = 30
 """Characters of a wrong cell in an error."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """N values (nan: none) and, where the file has them, N x 2 corners of the tiles in level-0 pixels."""
+    """N values (nan: no value) and, if the file has them, N x 2 corners of the tiles in level-0 pixels."""
 
     values: npt.NDArray[np.float64]
     coords: npt.NDArray[np.int64] | None
     name: str
 
 
-def find_scores(place: Path, slide: str) -> Path:
-    """The file of a slide's scores: the file itself, or one in a folder that is named like the slide."""
-    if not place.is_dir():
-        if not place.is_file():
-            raise AsmilError(f"{place}: there is no such file or folder of scores; correct the path")
-        return place
+def find_scores(source: Path, slide: str) -> Path:
+    """The file of a slide's scores: the given file, or the file with the name of the slide in a folder."""
+    if source.is_file():
+        return source
+    if not source.is_dir():
+        raise AsmilError(f"{source}: there is no such file or folder of scores; correct the path")
     for suffix in SUFFIXES:
-        if (path := place / f"{slide}{suffix}").is_file():
+        if (path := source / f"{slide}{suffix}").is_file():
             return path
-    raise AsmilError(f"{slide}: no scores in {place}; looked for {', '.join(slide + suffix for suffix in SUFFIXES)}")
+    raise AsmilError(f"{slide}: no scores in {source}; looked for {', '.join(slide + suffix for suffix in SUFFIXES)}")
 
 
 def read_scores(path: Path) -> Scores:
-    """Read `.npy` (N values), `.csv` or `.parquet` (a column of scores, and x and y where known), or `.h5`.
+    """Read `.npy` (N values), `.csv` or `.parquet` (a column of scores, and x and y if known), or `.h5`.
 
     HDF5 files are those of `asmil predict --attention` (`attention`, `coords`) and of CLAM (`attention_scores`). A tile
     may have no score only in a table, where its cell is empty: its value is nan.
@@ -81,11 +81,11 @@ def _read_table(path: Path) -> Scores:
     named = [name for name in SCORE_NAMES if name in columns]
     others = [name for name in columns if name not in ("x", "y", "slide", "tile", "index")]
     if not named and len(others) != 1:
-        raise AsmilError(f"{path}: it is not clear which column holds the scores; call it 'score'")
+        raise AsmilError(f"{path}: it is not clear which column contains the scores; call it 'score'")
     chosen = named[0] if named else others[0]
     values = _column(path, chosen, columns[chosen])
     if np.isnan(values).all():
-        raise AsmilError(f"{path}: column '{chosen}' holds no numbers; give every tile a score")
+        raise AsmilError(f"{path}: column '{chosen}' contains no numbers; give every tile a score")
     if "x" not in columns or "y" not in columns:
         return Scores(values, None, chosen)
     corners = np.stack([_column(path, name, columns[name]) for name in ("x", "y")], axis=1)
@@ -110,7 +110,7 @@ def _read_hdf5(path: Path) -> Scores:
         with reading_hdf5(path) as file:
             name = next((name for name in SCORE_NAMES if name in file), None)
             if name is None:
-                raise AsmilError(f"{path}: it holds none of {', '.join(SCORE_NAMES)}; save the scores as .npy")
+                raise AsmilError(f"{path}: it contains none of {', '.join(SCORE_NAMES)}; save the scores as .npy")
             values = _numbers(path, np.squeeze(dataset(file, name)[()]))
             coords = _numbers(path, dataset(file, "coords")[()]) if "coords" in file else None
     except AsmilError:
@@ -123,13 +123,13 @@ def _read_hdf5(path: Path) -> Scores:
 def _numbers(path: Path, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     array = np.asarray(stored)
     if array.dtype.kind not in "fiub":
-        raise AsmilError(f"{path}: it holds values of type {array.dtype}, not numbers; save an array of numbers")
+        raise AsmilError(f"{path}: it contains values of type {array.dtype}, not numbers; save an array of numbers")
     values = array.astype(np.float64)
     if not (finite := np.abs(values) <= LARGEST).all():
-        place = np.argwhere(~finite)[0].tolist()
-        row = place[0] + 1 if place else 1
+        index = np.argwhere(~finite)[0].tolist()
+        row = index[0] + 1 if index else 1
         raise AsmilError(
-            f"{path}: row {row} is {values[tuple(place)]}, not a finite number; correct it, or, if tiles have no "
+            f"{path}: row {row} is {values[tuple(index)]}, not a finite number; correct it, or, if tiles have no "
             "score, give a table (.csv) in which their cells are empty"
         )
     return values

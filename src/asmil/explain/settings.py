@@ -1,4 +1,4 @@
-"""What a heat map shows and how it is drawn."""
+"""The settings of heat maps: what they show, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field
 from asmil.settings.config import Settings
 
 By = Literal["method", "seed", "fold", "epoch"]
+ScaleKind = Literal["relative", "percentile", "absolute"]
 
 
 class HeatmapSettings(Settings):
@@ -17,16 +18,16 @@ class HeatmapSettings(Settings):
     kinds: tuple[str, ...] = Field((), description="kinds of maps, see `asmil.explain.kinds`; none: the method's own")
     name: str | None = Field(None, description="the class or label to explain; default: the predicted one")
     by: By | None = Field(None, description="one map per run, seed, fold or recorded epoch")
-    scale: Literal["relative", "percentile", "absolute"] | None = Field(
+    scale: ScaleKind | None = Field(
         None, description="default: relative to the average tile for attention, absolute for other kinds"
     )
     limits: tuple[float, float] | None = Field(None, description="ends of an absolute scale")
     color_map: str | None = None
-    opacity: float = Field(0.65, gt=0, le=1, description="of all tiles alike")
+    opacity: float = Field(0.65, gt=0, le=1, description="opacity of the tiles, the same for all")
     side_px: int = Field(900, ge=64, le=8000, description="longer side of a panel")
     tiles: int = Field(12, ge=0, le=200, description="highest and lowest tiles on the contact sheet; 0: none")
     tiff: bool = False
     tiff_mpp: float | None = Field(None, gt=0)
     qupath: bool = False
-    cut: float = Field(0.9, ge=0, lt=1, description="share of the tiles below a region for QuPath")
-    tile_px: float | None = Field(None, gt=0, description="side of a tile at level 0, for files that do not state it")
+    cut: float = Field(0.9, ge=0, lt=1, description="regions for QuPath: the tiles above this share of all tiles")
+    tile_px: float | None = Field(None, gt=0, description="side of a tile at level 0, for files that do not contain it")

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.source import FeatureInfo
-from asmil.cohort.splits import FoldNames
 from asmil.cohort.units import Unit
-from asmil.errors import AsmilError, did_you_mean
+from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.attention_finding import attention_finding
-from asmil.explain.color_scale import SIGNED_KINDS, average_weight, percentiles
+from asmil.explain.color_scale import SIGNED_KINDS, SPREAD_KIND, average_weight, percentiles
 from asmil.explain.kinds import titled
 from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
 from asmil.explain.score_files import find_scores, read_scores
@@ -30,15 +29,14 @@ from asmil.runs.trained_models import TrainedModel
 from asmil.tables.names import unique_names
 
 MOST_EPOCHS = 8
-SPREAD = "spread over"
 
 
 @dataclass(frozen=True)
 class SlideMaps:
-    """What is drawn of one slide: maps of the same tiles, in the order of the panels.
+    """The maps of one slide, in the order of the panels.
 
     about: the sentence above them; measurements: further numbers per tile, by name
-    main: place of the map that single pictures show: highest tiles, outlines, TIFF and QuPath
+    main: index of the map for pictures of a single map: highest tiles, outlines, TIFF and QuPath
     """
 
     coords: npt.NDArray[np.int64] | None
@@ -51,7 +49,7 @@ class SlideMaps:
 
 
 def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
-    """The map of a file of scores; coordinates are the file's own, or those of the slide's features."""
+    """The map of a file of scores; the coordinates are in this file, or in the features of the slide."""
     path = find_scores(scores, asked.name)
     scored = read_scores(path)
     coords, info = scored.coords, None
@@ -84,24 +82,26 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
         _refuse_other_features(headers, explainer.run)
     outputs = [explainer.outputs(bag, explainer.run.trained_for(bag.id)) for explainer in explainers]
     said = first.said(first.run.trained_for(bag.id), outputs[0])
+    first.refuse_unknown(settings.name)
     name = settings.name or max(said, key=lambda name: said[name])
-    if name not in said:
-        raise AsmilError(f"{first.run.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
+    # a single run needs no name
+    run_names = unique_names([explainer.run.path for explainer in explainers]) if len(explainers) > 1 else [""]
     main = 0
     if settings.by == "epoch":
-        by_run = [list(_epoch_maps(asked, bag, *one)) for one in zip(explainers, _shown_names(explainers), strict=True)]
-        drawn = [one for of_run in by_run for one in of_run]
+        by_run = [list(_epoch_maps(asked, bag, *pair)) for pair in zip(explainers, run_names, strict=True)]
+        drawn = [tile_map for of_run in by_run for tile_map in of_run]
         main = len(by_run[0]) - 1  # the last epoch of the first run
     else:
-        drawn = list(_maps(bag, explainers, settings, name, outputs))
-    maps = tuple(replace(one, values=of_slide(one.values, bag, number)[0]) for one in drawn)
-    notes = [note for one in drawn for note in one.notes]
-    # attention is flat when training starts; of recorded epochs the last one counts
+        named_runs = zip(explainers, run_names, outputs, strict=True)
+        drawn = [tile_map for each in named_runs for tile_map in _maps(bag, *each, settings, name)]
+    maps = tuple(replace(tile_map, values=of_slide(tile_map.values, bag, number)[0]) for tile_map in drawn)
+    notes = [note for tile_map in drawn for note in tile_map.notes]
+    # attention is flat when training starts, so only the last recorded epoch is examined
     notes += _findings(maps if settings.by != "epoch" else [maps[main]])
     if any(explainer.run.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
-    named = zip(explainers, _shown_names(explainers), outputs, strict=True)
-    about = "; ".join(_said(*one, bag.id, name) for one in named)
+    named = zip(explainers, run_names, outputs, strict=True)
+    about = "; ".join(_prediction(*each, bag.id, name) for each in named)
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     info = headers[number]
@@ -128,36 +128,30 @@ def _bag(asked: AskedSlide, run: Run) -> tuple[Bag, tuple[FeatureInfo, ...], int
 
 
 def _maps(
-    bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Sequence[Outputs]
+    bag: Bag, explainer: RunExplainer, run: str, outputs: Outputs, settings: HeatmapSettings, name: str
 ) -> Iterator[TileMap]:
-    """The maps of every run, kind and group of models; `outputs`: of each run."""
+    """The maps of a run: of every kind and group of models, and the spread over the groups. run: its name, or empty."""
     several_kinds = len(settings.kinds) > 1
-    for explainer, run, known in zip(explainers, _shown_names(explainers), outputs, strict=True):
-        for kind in settings.kinds or (None,):
-            groups = _groups(settings.by, explainer.run.trained_for(bag.id), explainer.run.fold_names)
-            found = []
-            for label, members in groups.items():
-                one = explainer.explain(bag, kind, name, members, known)
-                found.append(one)
-                shown_kind = titled(one.kind) if several_kinds or not label else ""
-                yield _tile_map(one, _joined(run, label, shown_kind), len(explainer.names) > 1)
-            if len(found) > 1:
-                ranks = [percentiles(one.values, np.sort(one.values)) for one in found]
-                title = _joined(run, titled(found[0].kind) if several_kinds else "", f"{SPREAD} {settings.by}s")
-                yield TileMap(np.std(ranks, axis=0), "standard deviation of the percentile", title=title)
-
-
-def _groups(by: str | None, trained: Sequence[TrainedModel], folds: FoldNames) -> dict[str, list[TrainedModel]]:
-    """The models of every panel, by its title."""
     groups: dict[str, list[TrainedModel]] = {}
-    for one in trained:
-        label = {"seed": f"seed {one.seed}", "fold": folds[one.fold]}.get(by or "", "")
-        groups.setdefault(label, []).append(one)
-    return groups
+    for trained in explainer.run.trained_for(bag.id):
+        labels = {"seed": f"seed {trained.seed}", "fold": explainer.run.fold_names[trained.fold]}
+        groups.setdefault(labels.get(settings.by or "", ""), []).append(trained)
+    for kind in settings.kinds or (None,):
+        explanations = []
+        for label, members in groups.items():
+            explanation = explainer.explain(bag, kind, name, members, outputs)
+            explanations.append(explanation)
+            shown_kind = titled(explanation.kind) if several_kinds or not label else ""
+            yield _tile_map(explanation, _joined(run, label, shown_kind), len(explainer.names) > 1)
+        if len(explanations) > 1:
+            ranks = [percentiles(explanation.values, np.sort(explanation.values)) for explanation in explanations]
+            shown_kind = titled(explanations[0].kind) if several_kinds else ""
+            title = _joined(run, shown_kind, f"spread over {settings.by}s")
+            yield TileMap(np.std(ranks, axis=0), SPREAD_KIND, title=title)
 
 
 def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, run: str) -> Iterator[TileMap]:
-    """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
+    """Attention that the first training with this slide recorded, at up to eight epochs."""
     training, record, index = _recorded(explainer.run, bag.id)
     if int(record.n_tiles[index]) != len(bag):
         raise AsmilError(
@@ -165,9 +159,9 @@ def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, run: str) 
             "restore the features of the training"
         )
     chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
-    note = f"attention as it was recorded in the training of {_joined(run, training)}"
-    for moment, values in zip(chosen, record.attention(index, chosen.tolist()), strict=True):
-        title = _joined(run, f"epoch {record.epochs[moment]:g}")
+    note = f"attention that was recorded in the training of {_joined(run, training)}"
+    for recording, values in zip(chosen, record.attention(index, chosen.tolist()), strict=True):
+        title = _joined(run, f"epoch {record.epochs[recording]:g}")
         yield TileMap(values, "attention", title=title, notes=(note,), average=average_weight("attention", values))
 
 
@@ -193,27 +187,26 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _tile_map(one: SlideExplanation, title: str, classifies: bool) -> TileMap:
-    kind = titled(one.kind)
-    about = f"{kind}: above 0 {'speaks for' if classifies else 'raises the'} {one.name}"
-    signed = one.kind in SIGNED_KINDS
-    average = average_weight(one.kind, one.values)
-    return TileMap(one.values, kind, about if signed else "", title, one.notes, average, signed)
+def _tile_map(explanation: SlideExplanation, title: str, classifies: bool) -> TileMap:
+    kind = titled(explanation.kind)
+    about = f"{kind}: above 0 {'is evidence for' if classifies else 'raises the'} {explanation.name}"
+    signed = explanation.kind in SIGNED_KINDS
+    average = average_weight(explanation.kind, explanation.values)
+    return TileMap(explanation.values, kind, about if signed else "", title, explanation.notes, average, signed)
 
 
 def _findings(maps: Sequence[TileMap]) -> list[str]:
-    """What has to be said of the attention of each map, with its title where there are several."""
-    weights = [(one, attention_finding(one.values, one.average)) for one in maps if one.average is not None]
-    return [f"{one.which}: {text}" if len(maps) > 1 and one.which else text for one, text in weights if text]
+    """Findings about the attention of each map, with its title if there are several maps."""
+    findings = []
+    for tile_map in maps:
+        text = "" if tile_map.average is None else attention_finding(tile_map.values, tile_map.average)
+        if text:
+            findings.append(f"{tile_map.which}: {text}" if len(maps) > 1 and tile_map.which else text)
+    return findings
 
 
-def _shown_names(explainers: Sequence[RunExplainer]) -> list[str]:
-    """The names of several runs; of one run, which needs none, an empty text."""
-    return unique_names([explainer.run.path for explainer in explainers]) if len(explainers) > 1 else [""]
-
-
-def _said(explainer: RunExplainer, run: str, outputs: Outputs, slide: str, name: str) -> str:
-    """What the models of a run say of a slide. run: its name, or empty: the method is named instead."""
+def _prediction(explainer: RunExplainer, run: str, outputs: Outputs, slide: str, name: str) -> str:
+    """The prediction of a run for a slide, as text. run: its name; if it is empty, the method is named instead."""
     run = run or explainer.run.method
     trained = explainer.run.trained_for(slide)
     shown = explainer.said(trained, outputs).get(name)

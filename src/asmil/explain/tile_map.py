@@ -1,21 +1,21 @@
-"""What is drawn: one value per tile, where the tiles are, and what the value means."""
+"""What is drawn: one value per tile with its meaning, and the positions of the tiles."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import inspect_features
-from asmil.cohort.reader import open_features
+from asmil.cohort.reader import common_step, open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.slides.image import SlideImage
 
 SAME_SIZE = 1
-"""Pixels by which two statements of a slide's size may differ: some tools round."""
+"""Pixels by which two records of a slide's size may differ: some tools round."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class SlideFrame:
 
     coords: N x 2, upper left corners of the tiles (x, y)
     tile_px: side of a tile
-    size_px: width and height of the slide; without a slide and without a statement, the extent of its tiles
-    mpp: microns per level-0 pixel, where known
+    size_px: width and height of the slide; if they are unknown, the extent of its tiles
+    mpp: microns per level-0 pixel, if known
     """
 
     slide: str
@@ -41,16 +41,16 @@ class TileMap:
 
     values: N; nan for a tile without a value
     kind: what the values are: "attention", "leave one out", ...
-    about: how to read the values, for the legend; empty: the kind says it
-    average: of weights, such as attention: the mean over all tiles that they are shared out among; None: no weights
-    signed: whether 0 means something
+    about: how to read the values, for the legend; empty: the kind is enough
+    average: for weights, such as attention: the mean over all tiles of the bag; None: not weights
+    signed: whether 0 is meaningful
     """
 
     values: npt.NDArray[np.float64]
     kind: str
     about: str = ""
     title: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     average: float | None = None
     signed: bool = False
 
@@ -70,27 +70,30 @@ def slide_frame(
     info: FeatureInfo | None,
     image: SlideImage | None,
     mpp: float | None = None,
+    tile_px: float | None = None,
 ) -> SlideFrame:
-    """The frame of a slide, from its features and, where there is one, its image.
+    """The frame of a slide, from its features and, if there is one, its image.
 
-    info: what the feature file states; None where coordinates came alone
-    mpp: for files that do not state it
-    Refused: features without coordinates, tiles of unknown size, and an image of another size than the features'.
+    info: the header of the feature file; None if there are only coordinates
+    mpp: for files that do not contain it
+    tile_px: the side of a tile; default: that of the header or, without one, the distance of neighboring tiles
+
+    Features without coordinates, tiles of unknown size, and an image of another size are refused.
     """
     if coords is None:
         raise AsmilError(
-            f"{slide}: its features have no coordinates, so there is no place to draw its tiles; extract the slide "
-            "again, or give feature files that hold coordinates"
+            f"{slide}: its features have no coordinates, so its tiles cannot be drawn; extract the slide again, or "
+            "give feature files with coordinates"
         )
     corners = np.rint(np.asarray(coords, dtype=np.float64)).astype(np.int64).reshape(-1, 2)
-    tile_px = None if info is None else info.tile_side_level0(mpp)
+    tile_px = tile_px or (common_step(corners) if info is None else info.tile_side_level0(mpp))
     if tile_px is None:
-        raise AsmilError(f"{slide}: the side of its tiles at level 0 is not known; give it with --tile-px")
+        raise AsmilError(f"{slide}: the side of its tiles at level 0 is unknown; give it with --tile-px")
     return framed(slide, corners, tile_px, info, image, mpp)
 
 
 def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
-    """N x 2, upper left corners of the tiles in level-0 pixels; None if they are not known.
+    """N x 2, upper left corners of the tiles in level-0 pixels; None if they are unknown.
 
     info: the header of the feature file; its resolution is used if the coordinates are in microns
     """
@@ -103,9 +106,9 @@ def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
 def read_frame(
     slide: str, source: FeatureSource, mpp: float | None = None, image: SlideImage | None = None
 ) -> SlideFrame:
-    """The frame of a slide from its feature file, without reading the features; refusals as for `slide_frame`.
+    """The frame of a slide from its feature file, without reading the features; raises like `slide_frame`.
 
-    mpp: microns per level-0 pixel, for files that do not state it
+    mpp: microns per level-0 pixel, for files that do not contain it
     """
     info = inspect_features(source)
     mpp = info.mpp or mpp or (image.resolution.mpp if image is not None and image.resolution is not None else None)
@@ -130,7 +133,7 @@ def framed(
     image: SlideImage | None = None,
     mpp: float | None = None,
 ) -> SlideFrame:
-    """The frame of tiles of a known side; an image that the tiles do not fit into is refused."""
+    """The frame of tiles with a known side; an image that the tiles do not fit is refused."""
     stated = None
     if info is not None and info.slide_width_px and info.slide_height_px:
         stated = (info.slide_width_px, info.slide_height_px)
@@ -138,10 +141,10 @@ def framed(
     size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
     if image is not None:
         _refuse_other_size(slide, image, stated, corners, tile_px)
-    found = mpp or (info.mpp if info is not None else None)
-    if found is None and image is not None and image.resolution is not None:
-        found = image.resolution.mpp
-    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), found)
+    mpp = mpp or (info.mpp if info is not None else None)
+    if mpp is None and image is not None and image.resolution is not None:
+        mpp = image.resolution.mpp
+    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
 
 
 def _refuse_other_size(
@@ -157,26 +160,27 @@ def _refuse_other_size(
             f"{slide}: its features are of a slide of {stated[0]} x {stated[1]} pixels, but {image.path} has "
             f"{width} x {height}; give the image that the features were extracted from"
         )
-    # a tile may stick out if its center is inside
+    # a tile may extend beyond the image if its center is inside
     outside = ((corners + tile_px / 2 > (width + tile_px, height + tile_px)) | (corners < -tile_px)).any(axis=1)
     if outside.any():
         raise AsmilError(
-            f"{slide}: {int(outside.sum())} of {len(corners)} tiles lie outside of {image.path} ({width} x {height} "
+            f"{slide}: {int(outside.sum())} of {len(corners)} tiles are outside of {image.path} ({width} x {height} "
             "pixels); give the image that the features were extracted from"
         )
 
 
 def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> npt.NDArray[np.float64]:
     """N numbers, one per tile; nan marks a tile without a value."""
-    found = np.asarray(values)
-    if found.dtype.kind not in "fiub":
-        raise AsmilError(f"{slide}: the scores are {found.dtype}, not numbers")
-    found = found.astype(np.float64)
-    found = found.reshape(-1) if 1 in found.shape or found.ndim == 1 else found
-    if found.ndim != 1:
-        raise AsmilError(f"{slide}: scores of shape {found.shape} are not one value per tile; give N values")
-    if len(found) != n_tiles:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise AsmilError(f"{slide}: the scores are {array.dtype}, not numbers")
+    numbers = array.astype(np.float64)
+    if 1 in numbers.shape:
+        numbers = numbers.reshape(-1)
+    if numbers.ndim != 1:
+        raise AsmilError(f"{slide}: scores of shape {numbers.shape} are not one value per tile; give N values")
+    if len(numbers) != n_tiles:
         raise AsmilError(
-            f"{slide}: {len(found)} scores for {n_tiles} tiles; give one per tile, in the order of the feature file"
+            f"{slide}: {len(numbers)} scores for {n_tiles} tiles; give one per tile, in the order of the feature file"
         )
-    return found
+    return numbers

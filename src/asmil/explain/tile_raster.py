@@ -1,6 +1,6 @@
-"""Tiles as a small image of tile numbers, one pixel per tile, from which any picture is a lookup.
+"""Tiles as a small image of tile numbers, one pixel per tile; pictures of maps are lookups in it.
 
-Values never enter the raster: a map, another class or another epoch of the same slide is `values[raster.index]`.
+The raster contains no values: every map of the slide is `values[raster.index]`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ TileNumbers = npt.NDArray[np.int32]
 
 NO_TILE = -1
 FINER = 8
-"""Pixels along the side of a tile where the tiles lie on no common grid."""
+"""Pixels along the side of a tile, if the tiles are not on a common grid."""
 MOST_PIXELS = 64_000_000
 LARGEST_STRAY = 0.02
-"""How far a tile may lie off a grid, as a share of its step (or one pixel), and still be on it."""
+"""Largest distance of a tile from its position on the grid, as a share of the step (or one pixel, if that is more)."""
 
 
 @dataclass(frozen=True)
 class TileRaster:
-    """Which tile is where.
+    """The tile at each position of a slide.
 
     index: rows x columns, the number of the tile at each pixel; NO_TILE where there is none
     left, top: level-0 position of its upper left corner
@@ -40,27 +40,20 @@ class TileRaster:
 
     def at(self, x: npt.ArrayLike, y: npt.ArrayLike) -> TileNumbers:
         """The tiles at the level-0 positions of the columns `x` and rows `y` of a picture, len(y) x len(x)."""
-        columns, inside_x = _places(np.asarray(x, dtype=np.float64), self.left, self.cell[0], self.index.shape[1])
-        rows, inside_y = _places(np.asarray(y, dtype=np.float64), self.top, self.cell[1], self.index.shape[0])
-        found = self.index[rows][:, columns]
-        found[~inside_y] = NO_TILE
-        found[:, ~inside_x] = NO_TILE
-        return found
-
-    def picture(self, width: int, height: int, downsample: tuple[float, float]) -> TileNumbers:
-        """The tiles at the pixels of an overview of the slide, height x width, by nearest neighbor.
-
-        downsample: level-0 pixels of an overview pixel, (x, y)
-        """
-        return self.at((np.arange(width) + 0.5) * downsample[0], (np.arange(height) + 0.5) * downsample[1])
+        columns, inside_x = _cells(np.asarray(x, dtype=np.float64), self.left, self.cell[0], self.index.shape[1])
+        rows, inside_y = _cells(np.asarray(y, dtype=np.float64), self.top, self.cell[1], self.index.shape[0])
+        tiles = self.index[rows][:, columns]
+        tiles[~inside_y] = NO_TILE
+        tiles[:, ~inside_x] = NO_TILE
+        return tiles
 
 
 def tile_raster(coords: npt.ArrayLike, tile_px: float, most_pixels: int = MOST_PIXELS) -> TileRaster:
     """The raster of tiles with the upper left corners `coords` (N x 2, x and y) and the side `tile_px`, at level 0.
 
-    Tiles on a common grid become one pixel each. If they overlap, each is drawn as the square in its middle that is
-    its own. Tiles on no common grid (one grid per piece of tissue) are drawn on a finer raster, 8 pixels per side, or
-    fewer where it would have more than `most_pixels`.
+    Tiles on a common grid become one pixel each. If they overlap, each is drawn as a square of one step in its middle.
+    Tiles without a common grid (one grid per piece of tissue) are drawn on a finer raster, 8 pixels per side, or fewer
+    if it would have more than `most_pixels`.
     """
     corners = np.asarray(coords, dtype=np.float64).reshape(-1, 2)
     if len(corners) == 0:
@@ -72,15 +65,15 @@ def tile_raster(coords: npt.ArrayLike, tile_px: float, most_pixels: int = MOST_P
 
 
 def _common_grid(corners: Floats, tile_px: float, most_pixels: int) -> TileRaster | None:
-    """One pixel per tile; None if the tiles lie on no common grid, have gaps between them or share a place."""
-    # two far tiles in a row are no step: wider than a tile, the grid is that of the tile's side
+    """One pixel per tile; None if the tiles are not on a common grid, or if two of them are at the same position."""
+    # a step wider than a tile is a gap between tiles: the step of the grid is then the side of a tile
     widest = max(tile_px * (1 + LARGEST_STRAY), tile_px + 1)
-    found = [_step(corners[:, axis]) for axis in (0, 1)]
-    steps = np.array([tile_px if step is None or step > widest else step for step in found])
+    measured = [_step(corners[:, axis]) for axis in (0, 1)]
+    steps = np.array([tile_px if step is None or step > widest else step for step in measured])
     corner = corners.min(axis=0)
-    places = (corners - corner) / steps
-    whole = np.rint(places)
-    stray = np.abs(places - whole) * steps
+    positions = (corners - corner) / steps
+    whole = np.rint(positions)
+    stray = np.abs(positions - whole) * steps
     if (stray > np.maximum(1.0, LARGEST_STRAY * steps)).any():
         return None
     columns, rows = whole.astype(np.int64).T
@@ -98,7 +91,7 @@ def _common_grid(corners: Floats, tile_px: float, most_pixels: int) -> TileRaste
 def _step(positions: Floats) -> float | None:
     """The step of a grid along one axis, None for a single row or column.
 
-    The most frequent difference, adjusted to the extent: steps that are no whole numbers were rounded tile by tile.
+    The median difference, adjusted to the extent, since fractional steps were rounded for every tile.
     """
     differences = np.diff(np.unique(positions))
     differences = differences[differences > 0.5]
@@ -110,7 +103,7 @@ def _step(positions: Floats) -> float | None:
 
 
 def _finer_raster(corners: Floats, tile_px: float, most_pixels: int) -> TileRaster:
-    """Several pixels per tile. Where tiles overlap, the middle of a tile lies over the rims of the others."""
+    """Several pixels per tile. Where tiles overlap, the middle of a tile is drawn over the borders of the others."""
     corner = corners.min(axis=0)
     extent = corners.max(axis=0) - corner + tile_px
     cell = max(tile_px / FINER, float(np.sqrt(extent[0] * extent[1] / most_pixels)))
@@ -127,7 +120,7 @@ def _finer_raster(corners: Floats, tile_px: float, most_pixels: int) -> TileRast
     return TileRaster(index, float(corner[0]), float(corner[1]), (cell, cell))
 
 
-def _places(positions: Floats, start: float, cell: float, count: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    places = np.floor((positions - start) / cell).astype(np.int64)
-    inside = (places >= 0) & (places < count)
-    return np.clip(places, 0, count - 1), inside
+def _cells(positions: Floats, start: float, cell: float, count: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    cells = np.floor((positions - start) / cell).astype(np.int64)
+    inside = (cells >= 0) & (cells < count)
+    return np.clip(cells, 0, count - 1), inside
