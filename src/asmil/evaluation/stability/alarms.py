@@ -97,13 +97,13 @@ def alarms_of(
     folds = FoldNames() if folds is None else folds
     eligible = slides[slides["n_tiles"] > FEWEST_TILES]
     uniform = _uniform(config, times, eligible, folds)
-    found = (
+    alarms = (
         uniform,
         _one_tile(config, eligible, folds),
         _moving(config, times, eligible, folds),
         _seeds_disagree(config, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
     )
-    return tuple(alarm for alarm in found if alarm is not None)
+    return tuple(alarm for alarm in alarms if alarm is not None)
 
 
 def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
