@@ -29,7 +29,7 @@ from asmil.evaluation.statistics import (
     stouffer_if_independent,
 )
 from asmil.evaluation.statistics.auc_comparison import auc_covariance
-from asmil.tasks import bootstrap, metrics, weighted
+from asmil.tasks import intervals, metrics, weighted
 from oracles.compare import Comparison
 from oracles.sheet import Allowance, Content, Kind, OrNull, is_rows
 from oracles.sheets.attention import ATTENTION_NUMBER, attention_numbers
@@ -200,7 +200,7 @@ def _permutation(row: Row) -> dict[str, Any]:
 
 def _bootstrap(row: Row) -> dict[str, Any]:
     positive, score = np.array(row["y"]), np.array(row["score"], dtype=np.float64)
-    patients = bootstrap.number_patients(row.get("patient", range(len(score))))
+    patients = intervals.number_patients(row.get("patient", range(len(score))))
     by_patient, by_slide = (
         _resampled_auc(positive, score, units, row["R"], row["seed"]) for units in (patients, np.arange(len(score)))
     )
@@ -208,17 +208,17 @@ def _bootstrap(row: Row) -> dict[str, Any]:
     return {
         "auc": float(weighted.binary_auc(positive == 1, score, np.ones((1, len(score))))[0]),
         "skipped_single_class": len(by_patient) - len(kept),
-        "percentile_ci95_patient": bootstrap.percentile_interval(by_patient),
+        "percentile_ci95_patient": intervals.percentile_interval(by_patient),
         "bootstrap_mean": float(kept.mean()) if len(kept) else None,
         "bootstrap_sd": float(kept.std(ddof=1)) if len(kept) > 1 else None,
-        "percentile_ci95_slide": bootstrap.percentile_interval(by_slide),
+        "percentile_ci95_slide": intervals.percentile_interval(by_slide),
     }
 
 
 def _resampled_auc(
     target: NDArray[np.int64], score: NDArray[np.float64], units: NDArray[np.intp], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    weights = bootstrap.draw_patients(int(units.max()) + 1, resamples, seed)[:, units].astype(np.float64)
+    weights = intervals.draw_patients(int(units.max()) + 1, resamples, seed)[:, units].astype(np.float64)
     return weighted.binary_auc(target == 1, score, weights)
 
 

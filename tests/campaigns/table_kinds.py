@@ -14,8 +14,7 @@ from asmil.cohort.manifest_import import import_manifest
 from asmil.cohort.splits import Splits, make_splits
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import read_skip_list
-from asmil.evaluation.localization.tile_maps import Frame
-from asmil.evaluation.localization.truth import TileTruth
+from asmil.evaluation.localization.tile_maps import Frame, TileTruth
 from asmil.slides.discovery import find_slides
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from tests.campaigns.excel_edits import write_xlsx

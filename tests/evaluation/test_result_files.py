@@ -15,10 +15,10 @@ def test_files_of_this_and_of_earlier_versions_are_read(tmp_path, word):
     for source, name in ((LOCALIZED, "localization/localization.json"), (STABLE, "stability.json")):
         (tmp_path / name).write_text((source / name).read_text().replace('"metrics"', f'"{word}"'))
     results, problems = attention_results(tmp_path)
-    assert [result.title for result in results] == ["effective share", "late JSD", "FROC", "Dice", "tile AUC"]
+    assert [title for _, _, title, _, _ in results] == ["effective share", "late JSD", "FROC", "Dice", "tile AUC"]
     assert not problems
-    assert results[-1].number == read_localization(tmp_path).metrics.tile_auc
-    assert results[-1].number.estimate.interval.is_defined
+    assert results[-1][-1] == read_localization(tmp_path).metrics.tile_auc
+    assert results[-1][-1].estimate.interval.is_defined
 
 
 def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path):

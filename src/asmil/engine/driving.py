@@ -14,7 +14,7 @@ from asmil.engine.watching import Watch, no_progress
 from asmil.errors import AsmilError
 
 _LOSSES_IN_VAIN = 10
-"""How many workers (and three per slot) may be lost before the first job ends; then the jobs are not the cause."""
+"""If more workers than this (and three per slot) are lost before any job ends, the jobs are not the cause: give up."""
 
 
 def drive(
@@ -71,7 +71,7 @@ def drive(
 def _note_event(
     event: Event, ledger: Ledger, crew: _Crew, watch: Watch, report: Report
 ) -> list[tuple[int, Any | None, str | None]]:
-    """Enter an event; returns (job, result, error) of the jobs that it ends."""
+    """Process an event; returns (job, result, error) of the jobs that it ends."""
     match event:
         case Ready(slot):
             crew.is_ready(slot)

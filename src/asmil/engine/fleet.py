@@ -1,4 +1,4 @@
-"""A number of workers somewhere else, as the loop that drives them sees them."""
+"""The interface between the loop that hands out jobs and the workers that do them."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class Fleet(Protocol):
     """Workers in numbered slots. After `Lost` or `NotMade` a slot is empty until it is started again."""
 
     def start(self, slot: int) -> None:
-        """Begin to make the worker of an empty slot; `Ready`, `NotMade` or `Lost` follows."""
+        """Start making the worker of an empty slot; `Ready`, `NotMade` or `Lost` follows."""
 
     def hand(self, slot: int, index: int, job: Any) -> None:
         """Give a job to a worker; `Finished` or `Lost` follows."""
 
     def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
-        """What happened, waiting for it; nothing if it takes long, or longer than this."""
+        """Wait for events and return them; none if nothing happens for a while, or within the timeout."""
 
     def stop(self, slot: int) -> None:
-        """End the worker of a slot now, whatever it is doing; the slot is then empty, and no event follows."""
+        """End the worker of a slot at once; the slot is then empty, and no event follows."""
 
     def close(self) -> None:
         """End all workers now."""

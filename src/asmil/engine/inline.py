@@ -1,4 +1,4 @@
-"""Jobs in this process: no process to start, nothing to send."""
+"""Run jobs in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_MORE = object()
 class InlineEngine:
     """Runs jobs in `concurrency` threads of this process (1: in the calling thread).
 
-    A call that runs cannot be interrupted from outside; closing the iterator only begins no more.
+    A running call cannot be interrupted from outside; closing the iterator only starts no further jobs.
     """
 
     concurrency: int = 1

@@ -20,7 +20,7 @@ Worker = Callable[[Any], Any]
 
 
 Report = Callable[[Any], None]
-"""Receives what a worker reports while it works, for a progress bar: any value, soon, but not too often."""
+"""Receives what a worker reports while it works, for a progress bar: any value, a few times per second at most."""
 _here = threading.local()
 
 

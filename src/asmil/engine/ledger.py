@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 class Ledger:
-    """The state of all jobs, without the jobs.
+    """Which jobs wait, run or have ended, by their numbers.
 
     Several jobs run in one worker at once, so a death does not tell which of them was the cause. They are suspects:
     each is tried again alone in a worker, where a second death falls on the guilty one only.
@@ -34,7 +34,7 @@ class Ledger:
         return bool(self._fresh or self._suspects)
 
     def attempts(self, job: int) -> int:
-        """How often a job was begun."""
+        """How often a job was started."""
         return self._attempts[job]
 
     def join(self, slot: int) -> None:
@@ -42,7 +42,7 @@ class Ledger:
         self._held[slot] = set()
 
     def assign(self) -> list[tuple[int, int]]:
-        """(slot, job) of all jobs that can begin now; those with the fewest jobs get the next one."""
+        """(slot, job) of all jobs that can start now; the slot with the fewest jobs gets the next one."""
         begun = []
         for slot in [slot for slot, held in self._held.items() if not held]:
             if self._suspects:
@@ -74,9 +74,9 @@ class Ledger:
         return given_up
 
     def stop(self, slot: int, late: Collection[int]) -> list[int]:
-        """A worker was ended for the sake of late jobs; returns the job that had it to itself, and is given up.
+        """A worker was stopped because jobs were late; returns the job to give up, if it was alone in the worker.
 
-        Among several jobs, the one that kept the others is not known, so that each is tried again alone.
+        Among several jobs it is unknown which one blocked the others, so each is tried again alone.
         """
         self._with_suspect.discard(slot)
         held = sorted(self._held.pop(slot))

@@ -1,4 +1,4 @@
-"""The options of a command that say where its work runs."""
+"""The options of a command for where its work runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inside of a worker process: jobs come in through a pipe, outcomes go back through it."""
+"""What runs inside a worker process: jobs arrive through a pipe, and outcomes return through it."""
 
 from __future__ import annotations
 

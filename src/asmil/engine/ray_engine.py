@@ -31,7 +31,7 @@ class RayEngine:
     workers: how many actors; None: as many as the nodes offer now
     cpus, gpus: what an actor asks for; fractions share a GPU
     retries: how often a job is tried again after its actor or node died
-    item_timeout_s: how long a job may make no progress before its actor is ended; None: as long as it likes
+    item_timeout_s: how long a job may make no progress before its actor is ended; None: no limit
 
     A Ray session that is already open in this process is used as it is. asmil is installed on all nodes.
     """
@@ -157,7 +157,7 @@ def _no_echo() -> Iterator[None]:
         from ray._private import worker
 
         before = worker._worker_logs_enabled
-    except (ImportError, AttributeError):  # it is Ray's own business, and may be gone in another version
+    except (ImportError, AttributeError):  # private to Ray, and may be missing in another version
         yield
         return
     worker._worker_logs_enabled = False

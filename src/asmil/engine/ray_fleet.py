@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ _ASKED_IN_A_TIMEOUT = 10
 
 
 class Remote:
-    """The inside of an actor."""
+    """What runs inside an actor."""
 
     def __init__(self, make_worker: MakeWorker, slot: int) -> None:
         self._make_worker = make_worker
@@ -131,15 +130,16 @@ class Actors:
             return self._progress(done[0])
         event = self._result(done[0], call)
         if isinstance(event, Lost | NotMade):
-            self._end(call.slot)
+            self.stop(call.slot)
         return [event]
 
     def stop(self, slot: int) -> None:
-        self._end(slot)
+        self._ray.kill(self._actors.pop(slot))
+        self._calls = {reference: call for reference, call in self._calls.items() if call.slot != slot}
 
     def close(self) -> None:
         for slot in list(self._actors):
-            self._end(slot)
+            self.stop(slot)
 
     def _ask_for_progress(self) -> None:
         if self._ask_every_s is None or time.monotonic() - self._asked_at < self._ask_every_s:
@@ -169,22 +169,15 @@ class Actors:
             return Lost(call.slot, f"a Ray worker was lost ({why_lost(error)})")
         return event
 
-    def _end(self, slot: int) -> None:
-        self._ray.kill(self._actors.pop(slot))
-        self._calls = {reference: call for reference, call in self._calls.items() if call.slot != slot}
-
     def _note_if_nothing_runs(self) -> None:
         waiting = sum(call.job is None and not call.asks_progress for call in self._calls.values())
         if waiting == len(self._calls):
-            offered = _offered(self._ray.cluster_resources())
+            resources = self._ray.cluster_resources()
+            offered = f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
             self._note(
                 f"all {waiting} workers wait for a place on the Ray cluster; each asks for {self._wants}, "
                 f"and the cluster has {offered} (`ray status` shows what is in use)"
             )
-
-
-def _offered(resources: Mapping[str, float]) -> str:
-    return f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
 
 
 def why_lost(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""How long jobs have made no progress, and which of them have had their time."""
+"""Time limits of jobs: how long each has made no progress, and which have reached the limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asmil.errors import AsmilError
 class Watch:
     """The time of the last progress of every job at work.
 
-    timeout_s: how long a job may make none; None: as long as it likes
+    timeout_s: how long a job may make no progress; None: no limit
     """
 
     def __init__(self, timeout_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,20 +39,20 @@ class Watch:
         self._last.pop(slot, None)
 
     def forgive(self, seconds: float) -> None:
-        """Time in which the engine did not listen to the workers does not count against any job."""
+        """Do not count time in which the engine did not listen to the workers."""
         for jobs in self._last.values():
             for job in jobs:
                 jobs[job] += seconds
 
     def patience_s(self) -> float | None:
-        """Until the next job may have had its time; None: for ever."""
+        """Seconds until a job may reach the limit; None: no limit, or no job."""
         if self._timeout_s is None:
             return None
         oldest = min((last for jobs in self._last.values() for last in jobs.values()), default=None)
         return None if oldest is None else max(0.0, oldest + self._timeout_s - self._clock())
 
     def overdue(self) -> dict[int, set[int]]:
-        """The jobs that have had their time, by slot."""
+        """The jobs that have reached the limit, by slot."""
         if self._timeout_s is None:
             return {}
         latest = self._clock() - self._timeout_s
@@ -63,8 +63,8 @@ class Watch:
 def no_progress(timeout_s: float | None) -> str:
     """Why a job was ended."""
     return (
-        f"no progress for {timeout_s or 0:g} seconds, so its worker was ended; the file may be damaged or its storage "
-        "not answer: copy it again, or allow more with --item-timeout"
+        f"no progress for {timeout_s or 0:g} seconds, so its worker was ended; the file may be damaged, or its "
+        "storage does not respond: copy it again, or allow more with --item-timeout"
     )
 
 

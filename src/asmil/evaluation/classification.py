@@ -111,7 +111,7 @@ class OperatingSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**self.point.to_dict(), "metrics": {name: one.to_dict() for name, one in self.metrics.items()}}
+        return {**self.point.to_dict(), "metrics": {name: metric.to_dict() for name, metric in self.metrics.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,25 +198,29 @@ class Evaluation(SlideEvaluation):
 def evaluate_classification(run: Run, asked: Request) -> Evaluation:
     """Evaluate a classification run on its test or validation set."""
     rows = rows_of(run, asked.role, asked.unit)
-    found = measure_rows(run.format, rows, asked)
+    measured = measure_rows(run.format, rows, asked)
     point = _operating_point(run, rows, asked)
     reasons = [point] if isinstance(point, str) else []
     operating, at_threshold = None, False
     if isinstance(point, OperatingPoint):
         called = measure_rows(run.format, _called(run, rows, point), asked)
-        operating = _operating(point, called)
+        metrics = {
+            title: called.metrics[name] if part is None else called.parts[part][name]
+            for title, name, part in OPERATING_METRICS
+        }
+        operating = OperatingSummary(point, metrics)
         at_threshold = asked.threshold_rule is not None
-        found = _at_threshold(found, called) if at_threshold else found
+        measured = _at_threshold(measured, called) if at_threshold else measured
     calibration = _calibration(run, rows, asked)
     if calibration.worsened:
         reasons.append(f"Temperature scaling made calibration worse: {', '.join(calibration.worsened)}.")
     return Evaluation(
-        **evaluated(run, rows, found, asked),
+        **evaluated(run, rows, measured, asked),
         calibration=calibration,
         operating=operating,
         at_threshold=at_threshold,
-        skipped_resamples=found.skipped,
-        warnings=(*_warnings(run, rows, found, asked.resamples), *reasons),
+        skipped_resamples=measured.skipped,
+        warnings=(*_warnings(run, rows, measured, asked.resamples), *reasons),
     )
 
 
@@ -252,22 +256,14 @@ def _called(run: Run, rows: pd.DataFrame, point: OperatingPoint) -> pd.DataFrame
     return called
 
 
-def _operating(point: OperatingPoint, found: Measured) -> OperatingSummary:
-    metrics = {
-        title: found.metrics[name] if place is None else found.parts[place][name]
-        for title, name, place in OPERATING_METRICS
-    }
-    return OperatingSummary(point, metrics)
-
-
-def _at_threshold(found: Measured, called: Measured) -> Measured:
+def _at_threshold(ranked_by_probability: Measured, called: Measured) -> Measured:
     """The metrics of the classes that were predicted at a threshold, and of the ranking by probability."""
 
     def merged(ranked: Mapping[str, Estimate], decided: Mapping[str, Estimate]) -> dict[str, Estimate]:
         return {name: (ranked if name in RANKING_METRICS else decided)[name] for name in ranked}
 
-    parts = [merged(*pair) for pair in zip(found.parts, called.parts, strict=True)]
-    return Measured(merged(found.metrics, called.metrics), parts, found.skipped)
+    parts = [merged(*pair) for pair in zip(ranked_by_probability.parts, called.parts, strict=True)]
+    return Measured(merged(ranked_by_probability.metrics, called.metrics), parts, ranked_by_probability.skipped)
 
 
 def rule_in_words(rule: str) -> str:
@@ -318,7 +314,7 @@ def _arrays(run: Run, rows: pd.DataFrame) -> list[tuple[npt.NDArray[np.intp], Fl
     return [(run.format.truth(part), run.format.predictions(part)) for part in replicates_of(rows)]
 
 
-def _warnings(run: Run, rows: pd.DataFrame, found: Measured, resamples: int) -> Iterator[str]:
+def _warnings(run: Run, rows: pd.DataFrame, measured: Measured, resamples: int) -> Iterator[str]:
     absent = absent_classes(run.classes, run.format.truth(rows))
     if len(run.classes) - len(absent) == 1:
         yield "All slides belong to one class: the AUC is undefined and there is no interval."
@@ -327,8 +323,8 @@ def _warnings(run: Run, rows: pd.DataFrame, found: Measured, resamples: int) -> 
     yield from few_per_class(run.format, run.format.truth(rows), rows["patient"].tolist())
     if not folds_are_disjoint(rows):
         yield "The folds share slides, so each training was evaluated separately and the values were averaged."
-    if found.skipped and len(run.classes) - len(absent) > 1:
-        yield f"{found.skipped} of {resamples} bootstrap resamples contain a single class and were skipped."
+    if measured.skipped and len(run.classes) - len(absent) > 1:
+        yield f"{measured.skipped} of {resamples} bootstrap resamples contain a single class and were skipped."
 
 
 def absent_classes(classes: Sequence[str], truth: npt.NDArray[Any]) -> list[str]:

@@ -52,7 +52,7 @@ def _lines_in_words(evaluation: Evaluation) -> str:
 def class_reading(evaluations: Sequence[Evaluation]) -> list[str]:
     """How to read the numbers."""
     chosen = "The predicted class is the most probable one."
-    if any(one.at_threshold for one in evaluations):
+    if any(evaluation.at_threshold for evaluation in evaluations):
         chosen = "Classes are predicted at the threshold of each training; AUC and AP do not depend on it."
     return [
         *SLIDE_READING,
@@ -91,16 +91,17 @@ def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
 
 
 def _calibration(evaluation: Evaluation) -> Table:
-    found = evaluation.calibration
-    columns = [("as predicted", found.as_predicted)]
-    note = f"The temperature stays 1: {found.reason}."
-    if found.scaled is not None:
-        columns.append(("temperature-scaled", found.scaled))
+    calibration = evaluation.calibration
+    columns = [("as predicted", calibration.as_predicted)]
+    note = f"The temperature stays 1: {calibration.reason}."
+    if calibration.scaled is not None:
+        columns.append(("temperature-scaled", calibration.scaled))
+        temperatures = range_of(calibration.temperatures.values(), 2)
         note = (
-            f"Temperatures ({range_of(found.temperatures.values(), 2)}) were fitted on the validation set of each "
-            "training; scaling does not change the predicted class."
+            f"Temperatures ({temperatures}) were fitted on the validation set of each training; scaling does not "
+            "change the predicted class."
         )
-        note += f" Scaling made worse: {', '.join(found.worsened)}." if found.worsened else ""
+        note += f" Scaling made worse: {', '.join(calibration.worsened)}." if calibration.worsened else ""
     rows = [
         [title, *(format_number(getattr(numbers, name)) for _, numbers in columns)]
         for name, title in CALIBRATION_TITLES.items()
@@ -110,19 +111,20 @@ def _calibration(evaluation: Evaluation) -> Table:
 
 
 def _operating(evaluation: Evaluation) -> list[Block]:
-    found = evaluation.operating
-    if found is None:
+    operating = evaluation.operating
+    if operating is None:
         return []
-    ends = range_of(found.point.thresholds.values())
+    point = operating.point
+    ends = range_of(point.thresholds.values())
     several = evaluation.n_trainings > 1
     threshold = f"the threshold of its training ({ends})" if several else ends
     caption = (
-        f"A {evaluation.unit_name} is predicted as {found.point.positive} if its probability is at least {threshold}. "
-        f"The threshold gives {rule_in_words(found.point.rule)} on the validation set{' of each training' * several}; "
+        f"A {evaluation.unit_name} is predicted as {point.positive} if its probability is at least {threshold}. "
+        f"The threshold gives {rule_in_words(point.rule)} on the validation set{' of each training' * several}; "
         f"the test set was not used.{' Values: ' + evaluation.mean_of + '.' if evaluation.mean_of else ''}"
     )
     names = [name for name, _, _ in OPERATING_METRICS]
-    row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]
+    row: Row = [point.positive, *(estimate_cell(operating.metrics[name]) for name in names)]
     table = Table(["class", *(name.replace("_f1", "-F1") for name in names)], [row], caption=caption)
     return [Heading("At the operating threshold"), table]
 

@@ -75,8 +75,8 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
     with new_figure(4.6, 4.2) as figure:
         axes = figure.add_subplot()
         for (name, (area, replicates)), color in zip(classes.items(), _colors(len(classes)), strict=True):
-            used = [one for one in replicates if _has_curve(kind, one[0])]
-            curves = [kind.points(*one, None) for one in used]
+            used = [replicate for replicate in replicates if _has_curve(kind, replicate[0])]
+            curves = [kind.points(*replicate, None) for replicate in used]
             if not curves:
                 continue
             for x, y in curves if len(replicates) > 1 else ():
@@ -112,7 +112,7 @@ def run_curves(
     with new_figure(4.6, 4.2) as figure:
         axes = figure.add_subplot()
         for (name, predictions), color in zip(runs.items(), _colors(len(runs)), strict=True):
-            parts = [(kept[k], present[kept[k], k], one[kept[k], k]) for k in drawable for one in predictions]
+            parts = [(kept[k], present[kept[k], k], of_seed[kept[k], k]) for k in drawable for of_seed in predictions]
             mean = np.mean([kind.on_grid(*kind.points(has, scores, None)) for _, has, scores in parts], axis=0)
             drawn = [
                 np.mean([kind.on_grid(*kind.points(has, scores, row[rows])) for rows, has, scores in parts], axis=0)

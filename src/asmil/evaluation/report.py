@@ -51,10 +51,10 @@ def write_report(
         return write_document(document, Path(folder) / "report.html", tables=tables)
     if len(listed) > 1:
         raise AsmilError("a report on several runs needs a separate folder; give one with --out")
-    (one,) = listed
-    one.keep_choices()
-    write_json(one.path / f"evaluation{one.file_suffix}.json", one.to_dict())
-    return write_document(document, one.path / f"report{one.file_suffix}.html", markdown=False)
+    (evaluation,) = listed
+    evaluation.keep_choices()
+    write_json(evaluation.path / f"evaluation{evaluation.file_suffix}.json", evaluation.to_dict())
+    return write_document(document, evaluation.path / f"report{evaluation.file_suffix}.html", markdown=False)
 
 
 def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
@@ -63,7 +63,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
         raise AsmilError("nothing to report: give at least one evaluated run")
     evaluations = _told_apart(evaluations)
     first = evaluations[0]
-    other = next((one for one in evaluations if one.run.kind != first.run.kind), None)
+    other = next((evaluation for evaluation in evaluations if evaluation.run.kind != first.run.kind), None)
     if other is not None:
         raise AsmilError(
             f"{other.name} is a {other.run.kind} run, but {first.name} is a {first.run.kind} run; evaluate runs of "
@@ -72,10 +72,18 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     evaluator = evaluator_of(first.run.kind)
     single = len(evaluations) == 1
     sections = [Section("Results", [_summary(evaluations)])]
-    for one in evaluations:
-        blocks: list[Block] = [*evaluator.blocks(one), *_slides(one), *_attention(one), *_learning(one), *_origin(one)]
+    for evaluation in evaluations:
+        blocks: list[Block] = [
+            *evaluator.blocks(evaluation),
+            *_slides(evaluation),
+            *_attention(evaluation),
+            *_learning(evaluation),
+            *_origin(evaluation),
+        ]
         sections += (
-            sections_of(blocks) if single else [Section(one.name, [_named(one.name, block) for block in blocks])]
+            sections_of(blocks)
+            if single
+            else [Section(evaluation.name, [_named(evaluation.name, block) for block in blocks])]
         )
     about = f"{first.method}, preset {first.preset}; {PART_TITLES[first.role]}, {first.sizes}."
     return Document(
@@ -92,8 +100,11 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
 
 def _told_apart(evaluations: Sequence[RunEvaluation]) -> list[RunEvaluation]:
     """The evaluations with names that differ, also if two folders of runs have one name."""
-    names = unique_names([one.path for one in evaluations])
-    return [replace(one, run=one.run.called(name)) for one, name in zip(evaluations, names, strict=True)]
+    names = unique_names([evaluation.path for evaluation in evaluations])
+    return [
+        replace(evaluation, run=evaluation.run.called(name))
+        for evaluation, name in zip(evaluations, names, strict=True)
+    ]
 
 
 def _named(run: str, block: Block) -> Block:
@@ -107,32 +118,36 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     if len(evaluations) == 1:
         return first.in_words
     part, metric = f"on the {PART_TITLES[first.role]}", shown[0]
-    defined = [one for one in evaluations if not math.isnan(one.metrics[metric.name].value)]
+    defined = [evaluation for evaluation in evaluations if not math.isnan(evaluation.metrics[metric.name].value)]
     if not defined:
         return f"{metric.title} is undefined for all runs {part}."
     choose = max if metric.larger_is_better else min
-    best = choose(defined, key=lambda one: one.metrics[metric.name].value)
-    found = best.metrics[metric.name]
+    best = choose(defined, key=lambda evaluation: evaluation.metrics[metric.name].value)
+    highest = best.metrics[metric.name]
     few = " These are too few patients to rank methods." if best.n_patients < FEWEST_TO_RANK else ""
     return (
-        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(found.value)} "
-        f"(95 % interval {format_interval_of(found)}) {part}: {best.sizes}.{few}"
+        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(highest.value)} "
+        f"(95 % interval {format_interval_of(highest)}) {part}: {best.sizes}.{few}"
     )
 
 
 def _prefixed(evaluations: Sequence[RunEvaluation], name: str) -> list[str]:
     """Sentences about runs, prefixed with the name of the run if there are several."""
     many = len(evaluations) > 1
-    return [f"{one.name}: {text}" if many else text for one in evaluations for text in getattr(one, name)]
+    return [
+        f"{evaluation.name}: {text}" if many else text
+        for evaluation in evaluations
+        for text in getattr(evaluation, name)
+    ]
 
 
 def _warnings(evaluations: Sequence[RunEvaluation]) -> list[str]:
-    found = []
+    sentences = []
     if any(map(_chose_epoch, evaluations)):
-        found.append("Optimistic: the epoch was chosen on these validation slides.")
-    if len({frozenset(one.rows["slide"]) for one in evaluations}) > 1:
-        found.append("The runs were not evaluated on the same slides, so their numbers are not comparable.")
-    return found + _prefixed(evaluations, "warnings")
+        sentences.append("Optimistic: the epoch was chosen on these validation slides.")
+    if len({frozenset(evaluation.rows["slide"]) for evaluation in evaluations}) > 1:
+        sentences.append("The runs were not evaluated on the same slides, so their numbers are not comparable.")
+    return sentences + _prefixed(evaluations, "warnings")
 
 
 def _chose_epoch(evaluation: RunEvaluation) -> bool:
@@ -141,20 +156,21 @@ def _chose_epoch(evaluation: RunEvaluation) -> bool:
 
 def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
     first = evaluations[0]
-    metrics, by_patient = first.run.format.metrics, all(one.unit_name == "patient" for one in evaluations)
-    means = list(dict.fromkeys(one.mean_of for one in evaluations))
+    metrics, by_patient = first.run.format.metrics, all(evaluation.unit_name == "patient" for evaluation in evaluations)
+    means = list(dict.fromkeys(evaluation.mean_of for evaluation in evaluations))
     common = f"; {means[0]}" if len(means) == 1 and means[0] else ""
     sizes = ["trainings", *([] if by_patient else ["slides"]), "patients"]
     rows: list[Row] = []
-    for one in evaluations:
-        about = f"{one.method}, preset {one.preset}, {PART_TITLES[one.role]}"
-        about += "" if common or not one.mean_of else f", {one.mean_of}"
-        cells = [
-            estimate_cell(one.metrics[name.name], one.spread(one.metrics[name.name]), name.scale) for name in metrics
-        ]
-        trainings = f"{one.n_trainings} ({format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')})"
-        slides = [] if by_patient else [str(one.n_slides)]
-        rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
+    for evaluation in evaluations:
+        about = f"{evaluation.method}, preset {evaluation.preset}, {PART_TITLES[evaluation.role]}"
+        about += "" if common or not evaluation.mean_of else f", {evaluation.mean_of}"
+        estimates = [evaluation.metrics[metric.name] for metric in metrics]
+        spreads = map(evaluation.spread, estimates)
+        cells = map(estimate_cell, estimates, spreads, [metric.scale for metric in metrics])
+        folds, seeds = format_count(evaluation.n_folds, "fold"), format_count(evaluation.n_seeds, "seed")
+        trainings = f"{evaluation.n_trainings} ({folds} × {seeds})"
+        slides = [] if by_patient else [str(evaluation.n_slides)]
+        rows.append([Cell(evaluation.name, (about,)), *cells, trainings, *slides, str(evaluation.n_patients)])
     varies = any(isinstance(cell, Cell) and cell.spread for row in rows for cell in row)
     optimistic = " (optimistic: also used to choose the epoch)" if any(map(_chose_epoch, evaluations)) else ""
     return Table(
@@ -184,18 +200,18 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         ranks, right = ("least certain", "most certain"), predicted_classes(decided) == truth
     rows = [
         [
-            names[place],
-            *task.row_in_words(truth[place], predictions[place], decided[place]),
-            rank if right[place] or task.part_name != "class" else "wrong",
+            names[slide],
+            *task.row_in_words(truth[slide], predictions[slide], decided[slide]),
+            rank if right[slide] or task.part_name != "class" else "wrong",
         ]
-        for rank, places in zip(ranks, (order[:count], order[::-1][:count]), strict=True)
-        for place in places.tolist()
+        for rank, chosen in zip(ranks, (order[:count], order[::-1][:count]), strict=True)
+        for slide in chosen.tolist()
     ]
     averaged = "Predictions are averaged over trainings; the" if evaluation.counted_with else "The"
     caption = f"{averaged} largest errors come first."
     heading = Heading(f"{evaluation.unit_name.capitalize()}s with the largest and smallest errors")
     table = Table([evaluation.unit_name, "truth", "prediction", "rank"], rows, caption=caption)
-    pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
+    pictured = [names[slide] for slide in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
     try:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
@@ -212,8 +228,8 @@ def _attention(evaluation: RunEvaluation) -> list[Block]:
     results, problems = attention_results(evaluation.path)
     blocks: list[Block] = [Note(f"Left out: {problem}") for problem in problems]
     if results:
-        rows = [[Cell(result.title, (result.meaning,)), estimate_cell(result.number.estimate)] for result in results]
-        pages = {result.page: result.command for result in results}
+        rows = [[Cell(title, (meaning,)), estimate_cell(number.estimate)] for _, _, title, meaning, number in results]
+        pages = {page: command for page, command, *_ in results}
         where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
         caption = f"Value with its 95 % interval. More in the run folder: {where}."
         blocks.append(Table(["metric", "value"], rows, caption=caption))
@@ -263,7 +279,7 @@ def _left_out(evaluation: RunEvaluation) -> list[Block]:
 
 def _learning(evaluation: RunEvaluation) -> list[Block]:
     """The learning curves of a run, with a heading."""
-    found: list[Training] = []
+    trainings: list[Training] = []
     blocks: list[Block] = [Heading("Learning curves")]
     for fold, seed in next(iter(evaluation.metrics.values())).per_training:
         try:
@@ -271,16 +287,16 @@ def _learning(evaluation: RunEvaluation) -> list[Block]:
         except AsmilError as error:
             blocks.append(Note(str(error)))
         else:
-            found += [] if training is None else [training]
-    figures = learning_figures(found) if found else {}
+            trainings += [] if training is None else [training]
+    figures = learning_figures(trainings) if trainings else {}
     if not figures:
         return [*blocks, "The epochs were not recorded."]
     caption = "The dashed line marks the epoch that was kept."
-    if len(found) > 1:
+    if len(trainings) > 1:
         caption = "Thin lines are single trainings, thick lines their mean. Rings mark the epochs that were kept."
-    if stage_starts(found[0]):
+    if stage_starts(trainings[0]):
         caption += " Dotted lines mark the start of a training stage with a new model."
-    panels = [Figure(one, f"Learning curves: {title}") for title, one in figures.items()]
+    panels = [Figure(figure, f"Learning curves: {title}") for title, figure in figures.items()]
     return [*blocks, SideBySide(panels), caption]
 
 
@@ -292,11 +308,11 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
         return []
     names = evaluation.run.fold_names
     rows = [
-        [f"{names[fold]}, seed {seed}", *(format_number(one.per_training[fold, seed]) for one in estimates)]
+        [f"{names[fold]}, seed {seed}", *(format_number(metric.per_training[fold, seed]) for metric in estimates)]
         for fold, seed in keys
     ]
     for over in ("trainings", "folds", "seeds"):
-        spreads = [getattr(one, f"sd_{over}") for one in estimates]
+        spreads = [getattr(metric, f"sd_{over}") for metric in estimates]
         if not all(map(math.isnan, spreads)):
             rows.append([f"standard deviation over {over}", *map(format_number, spreads)])
     table = Table(["training", *(metric.title for metric in metrics)], rows)
@@ -310,9 +326,11 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         sentences.append(
             "Overlapping intervals of two runs do not mean that the runs do not differ: both use the same patients."
         )
-    for one in evaluations:
-        prefix = f"{one.name}: " if len(evaluations) > 1 else ""
-        has_validation = bool((one.run.predictions["role"] == "val").any())
-        chosen = selection_sentence(one.run.settings, one.role, has_validation, one.run.format.selected_by)
-        sentences += [prefix + text for text in (chosen, cap_sentence(one.run.settings))]
+    for evaluation in evaluations:
+        prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
+        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
+        chosen = selection_sentence(
+            evaluation.run.settings, evaluation.role, has_validation, evaluation.run.format.selected_by
+        )
+        sentences += [prefix + text for text in (chosen, cap_sentence(evaluation.run.settings))]
     return sentences

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import AliasChoices, BaseModel, Field
 
@@ -17,6 +17,8 @@ from asmil.settings.documents import read_json
 
 METRICS = Field(validation_alias=AliasChoices("metrics", "measures"))
 Content = TypeVar("Content")
+AttentionResult = tuple[str, str, str, str, "Number"]
+"""A number about attention: its page, the command that wrote it, title, meaning, value."""
 
 
 class Number(BaseModel):
@@ -97,16 +99,6 @@ def read_localization(run: Path) -> LocalizationFile | None:
     return read_result(run / "localization" / "localization.json", LocalizationFile, "asmil localize")
 
 
-class AttentionResult(NamedTuple):
-    """A number about the attention of a run; page, command: where it stands, and what wrote it."""
-
-    page: str
-    command: str
-    title: str
-    meaning: str
-    number: Number
-
-
 def attention_results(run: Path) -> tuple[list[AttentionResult], list[str]]:
     """The numbers about attention that other commands wrote into a run folder, and one sentence per damaged file."""
     results, problems = [], []
@@ -121,9 +113,9 @@ def attention_results(run: Path) -> tuple[list[AttentionResult], list[str]]:
 def _stability(run: Path) -> Iterator[AttentionResult]:
     runs = read_result(run / "stability.json", list[StabilityFile], "asmil stability")
     for summary in (runs or [])[:1]:
-        metrics, source = summary.metrics, ("stability.html", "asmil stability")
-        yield AttentionResult(*source, "effective share", "1: attention is flat", metrics.effective_share)
-        yield AttentionResult(*source, "late JSD", "movement at the end of training, nats", metrics.jsd_late)
+        source = ("stability.html", "asmil stability")
+        yield *source, "effective share", "1: attention is flat", summary.metrics.effective_share
+        yield *source, "late JSD", "movement at the end of training, nats", summary.metrics.jsd_late
 
 
 def _localization(run: Path) -> Iterator[AttentionResult]:
@@ -131,20 +123,14 @@ def _localization(run: Path) -> Iterator[AttentionResult]:
     if content is not None:
         scaled = content.scalings.minmax.metrics
         for title, number in {"FROC": scaled.froc, "Dice": scaled.dice, "tile AUC": content.metrics.tile_auc}.items():
-            source = ("localization/localization.html", "asmil localize")
-            yield AttentionResult(*source, title, "compared with annotations", number)
+            yield "localization/localization.html", "asmil localize", title, "compared with annotations", number
 
 
 def _faithfulness(run: Path) -> Iterator[AttentionResult]:
     from asmil.explain.kinds import titled
 
-    file = run / "faithfulness" / "faithfulness.json"
-    content = read_result(file, FaithfulnessFile, "asmil faithfulness")
+    content = read_result(run / "faithfulness" / "faithfulness.json", FaithfulnessFile, "asmil faithfulness")
+    source = ("faithfulness/faithfulness.html", "asmil faithfulness")
+    meaning = "how much more removing its highest tiles changes predictions than its lowest; 0: chance"
     for kind, numbers in (content.kinds if content else {}).items():
-        yield AttentionResult(
-            "faithfulness/faithfulness.html",
-            "asmil faithfulness",
-            f"faithfulness of {titled(kind)}",
-            "how much more removing its highest tiles changes predictions than its lowest; 0: chance",
-            numbers.area,
-        )
+        yield *source, f"faithfulness of {titled(kind)}", meaning, numbers.area

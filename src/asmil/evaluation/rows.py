@@ -32,9 +32,9 @@ def _join_patients(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     truth = list(run.format.truth_columns)
     for patient, part in table[["patient", *truth]].drop_duplicates().groupby("patient"):
         if len(part) > 1:
-            found = " and ".join(", ".join(map(str, row)) for row in part[truth].itertuples(index=False))
+            targets = " and ".join(", ".join(map(str, row)) for row in part[truth].itertuples(index=False))
             raise AsmilError(
-                f"{run.path}: the slides of patient {patient} have different targets ({found}); "
+                f"{run.path}: the slides of patient {patient} have different targets ({targets}); "
                 "evaluate slides instead (--unit slide)"
             )
     kept = dict.fromkeys(run.format.prediction_columns, "mean") | dict.fromkeys(truth, "first")

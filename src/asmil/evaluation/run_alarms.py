@@ -29,7 +29,9 @@ def alarms_of_run(run: Path) -> tuple[Alarm, ...]:
     A run that is not finished raises none about its predictions, one that recorded no attention none about attention.
     """
     if is_bundle(run):
-        return tuple(Alarm(one.kind, one.text, one.advice, one.extent) for one in read_bundle_file(run).alarms)
+        return tuple(
+            Alarm(alarm.kind, alarm.text, alarm.advice, alarm.extent) for alarm in read_bundle_file(run).alarms
+        )
     return (*_of_predictions(run), *recorded_alarms(run))
 
 
@@ -59,15 +61,15 @@ def alarm_findings(runs: Sequence[Path]) -> tuple[str, ...]:
 
 def _of_predictions(run: Path) -> tuple[Alarm, ...]:
     try:
-        found = read_run(run)
+        finished = read_run(run)
     except AsmilError:
         return ()
-    rows = next((rows for role in ("test", "val") if len(rows := part_of(found, role))), None)
+    rows = next((rows for role in ("test", "val") if len(rows := part_of(finished, role))), None)
     if rows is None:
         return ()
     first = rows.drop_duplicates("slide").sort_values("slide")
-    means = rows.groupby("slide", sort=True)[list(found.format.prediction_columns)].mean()
-    return _same_prediction(found.format, found.format.truth(first), means.to_numpy(dtype=np.float64))
+    means = rows.groupby("slide", sort=True)[list(finished.format.prediction_columns)].mean()
+    return _same_prediction(finished.format, finished.format.truth(first), means.to_numpy(dtype=np.float64))
 
 
 def _same_prediction(

@@ -152,7 +152,7 @@ class RunEvaluation(Displayed):
     def in_words(self) -> str:
         """The result in a sentence or two."""
         assert self.run.format.in_words is not None
-        values = {name: one.value for name, one in self.metrics.items()}
+        values = {name: metric.value for name, metric in self.metrics.items()}
         said = self.run.format.in_words(self.by_slide[1], self.decided, values, self.unit_name)
         few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEWEST_TO_RANK else ""
         how = f"With {' and '.join(self.counted_with)}, " if self.counted_with else ""
@@ -210,7 +210,7 @@ class RunEvaluation(Displayed):
     @property
     def table(self) -> pd.DataFrame:
         """One row per metric: value, limits of the 95 % interval, and standard deviation over seeds."""
-        rows = [{"metric": name, **one.with_sd()} for name, one in self.metrics.items()]
+        rows = [{"metric": name, **metric.with_sd()} for name, metric in self.metrics.items()]
         return pd.DataFrame(rows).set_index("metric")
 
     def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:

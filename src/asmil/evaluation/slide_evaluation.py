@@ -131,9 +131,9 @@ class Measured:
 def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
     """Evaluate a regression or multi-label run on its test or validation set."""
     rows = rows_of(run, asked.role, asked.unit)
-    found = measure_rows(run.format, rows, asked)
+    measured = measure_rows(run.format, rows, asked)
     titles = {metric.name: metric.title for metric in run.format.metrics}
-    skipped = [f"{titles[name]} ({metric.skipped})" for name, metric in found.metrics.items() if metric.skipped]
+    skipped = [f"{titles[name]} ({metric.skipped})" for name, metric in measured.metrics.items() if metric.skipped]
     warnings = list(few_per_class(run.format, run.format.truth(rows), rows["patient"].tolist()))
     if skipped:
         warnings.append(
@@ -142,17 +142,17 @@ def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
         )
     if not folds_are_disjoint(rows):
         warnings.insert(0, "The folds share slides, so each training was evaluated separately.")
-    return SlideEvaluation(**evaluated(run, rows, found, asked), warnings=tuple(warnings))
+    return SlideEvaluation(**evaluated(run, rows, measured, asked), warnings=tuple(warnings))
 
 
-def evaluated(run: Run, rows: pd.DataFrame, found: Measured, asked: Request) -> dict[str, Any]:
+def evaluated(run: Run, rows: pd.DataFrame, measured: Measured, asked: Request) -> dict[str, Any]:
     """The fields that all evaluations of slides share."""
     present = run.format.memberships(run.format.truth(rows.drop_duplicates("slide")))
-    classes = zip(run.classes, present.T, found.parts, strict=False)
+    classes = zip(run.classes, present.T, measured.parts, strict=False)
     return {
         "run": run,
         "role": asked.role,
-        "metrics": found.metrics,
+        "metrics": measured.metrics,
         "classes": tuple(ClassSummary(name, int(has.sum()), metrics) for name, has, metrics in classes),
         "rows": rows,
         "folds_joined": folds_are_disjoint(rows),
@@ -173,11 +173,13 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> 
 
     def under(counts: Floats) -> dict[str, npt.NDArray[np.generic]]:
         weights = [counts[:, index] for index in patients]
-        found = [measure(truth, predicted, weight) for (truth, predicted), weight in zip(arrays, weights, strict=True)]
+        replicates = [measure(*pair, weight) for pair, weight in zip(arrays, weights, strict=True)]
         kept = np.ones(len(counts), dtype=np.bool_)
         if defined is not None:
             kept = np.all([defined(truth, w) for (truth, _), w in zip(arrays, weights, strict=True)], axis=0)
-        return {**_averaged(found), "kept": kept}
+        names = replicates[0]
+        means = {name: mean_defined(np.stack([values[name] for values in replicates], axis=-1)) for name in names}
+        return {**means, "kept": kept}
 
     def at_edge(metric: Metric, part: int | None = None) -> Interval:
         pairs = zip(arrays, patients, strict=True)
@@ -201,23 +203,21 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> 
             skipped,
             partial(at_edge, metric),
             n=rows["slide"].nunique(),
-            per_seed=means_by((number, float(found[metric.name][0])) for number, found in by_replicate),
-            per_training={key: float(found[metric.name][0]) for key, found in by_training.items()},
+            per_seed=means_by((seed, float(numbers[metric.name][0])) for seed, numbers in by_replicate),
+            per_training={key: float(numbers[metric.name][0]) for key, numbers in by_training.items()},
         )
         for metric in task.metrics
     }
     parts = [
         {
-            one.name: estimate(float(values[one.name][0, k]), drawn[one.name][:, k], at_edge=partial(at_edge, one, k))
-            for one in task.part_metrics
+            each.name: estimate(
+                float(values[each.name][0, k]), drawn[each.name][:, k], at_edge=partial(at_edge, each, k)
+            )
+            for each in task.part_metrics
         }
         for k in range(len(task.names))
     ]
     return Measured(metrics, parts, skipped)
-
-
-def _averaged(found: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    return {name: mean_defined(np.stack([one[name] for one in found], axis=-1)) for name in found[0]}
 
 
 def few_per_class(task: PredictionFormat, truth: Truth, patients: Sequence[object]) -> Iterator[str]:

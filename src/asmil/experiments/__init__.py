@@ -1,1 +1,1 @@
-"""Sweeps: many trainings of one plan, one table of results that grows, nothing repeated that is done."""
+"""Sweeps: train and measure every run of a plan, and collect the results in one table; finished runs are kept."""

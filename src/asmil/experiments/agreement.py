@@ -17,7 +17,7 @@ AGREEMENT_FILE = "agreement.csv"
 
 
 def agreement_table(out: Path) -> pd.DataFrame:
-    """One row for each trial, fold, slide: means over the pairs of its seeds; empty where nothing was recorded."""
+    """One row per trial, fold and slide: means over pairs of seeds; empty if nothing was recorded."""
     results = results_table(out)
     if results.empty:
         return pd.DataFrame()

@@ -24,7 +24,7 @@ from asmil.tasks.base import TaskKind
 
 
 def jobs_to_do(jobs: Sequence[TrainingJob], done: DoneBefore) -> list[TrainingJob]:
-    """The jobs that are not done; results that were made from something else are refused, or done again."""
+    """The jobs that are not done; results made from other inputs or settings are refused, or made again."""
     others = {out: _Others(out) for out in {job.out for job in jobs}}
     inputs = _Inputs()
     to_do, outdated, replaced = [], [], []
@@ -45,14 +45,14 @@ def jobs_to_do(jobs: Sequence[TrainingJob], done: DoneBefore) -> list[TrainingJo
 
 
 def _keeps(job: TrainingJob, folder: Path, inputs: _Inputs, done: DoneBefore) -> bool:
-    """Whether a run folder was made from what the job asks for; what cannot be read now is left to the training."""
+    """Whether a run folder was made from what the job asks for; if that cannot be read, the training reports it."""
     measured = is_done(job) and folder == job.folder
     try:
         made_from = inputs.made_from(job)
         record = read_description(RunLayout(folder), job.trial.method).made_from().record()
     except AsmilError:
         if measured:
-            raise  # it cannot be said whether the result still holds
+            raise  # unknown whether the result is still valid
         return True
     if measured:
         made_from = MadeFrom(made_from.values, measured_from(job).contents)
@@ -61,7 +61,7 @@ def _keeps(job: TrainingJob, folder: Path, inputs: _Inputs, done: DoneBefore) ->
 
 
 def _measured(job: TrainingJob, made_from: MadeFrom) -> dict[str, Any]:
-    """Version and files of the measurement; of earlier versions, which did not record them, nothing is compared."""
+    """Version and files of the measurement; results of versions that did not record them are not compared."""
     stored = measured_record(job)
     if stored is None:
         return {"contents": {name: {} for name in made_from.contents}}
@@ -86,14 +86,14 @@ class _Inputs:
 
 
 def _headers(cohort: Cohort) -> Iterator[FeatureInfo]:
-    for _, found in inspect_slides(cohort.slides):
-        if isinstance(found, AsmilError):
-            raise found
-        yield found
+    for _, header in inspect_slides(cohort.slides):
+        if isinstance(header, AsmilError):
+            raise header
+        yield header
 
 
 class _Others:
-    """The results in a sweep's folder, to find those that stand for the same row of the table as a job."""
+    """The results in a sweep's folder, to find those for the same row of the table as a job."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -105,11 +105,11 @@ class _Others:
             self._rows.setdefault(key, set()).add(out.absolute() / str(row["run"]))
 
     def of_job(self, job: TrainingJob) -> list[Path]:
-        """Other run folders with the same cohort, variant, point and seed: their settings were others then."""
+        """Other run folders with the same cohort, variant, point and seed, made with other settings."""
         point = {f"set.{name}": value for name, value in job.trial.point.items()}
         keys = [_row_key(job.trial.cohort, job.trial.variant, point, seed) for seed in job.seeds]
-        found = {folder for key in keys for folder in self._rows.get(key, set())}
-        return sorted(found - {job.folder})
+        folders = {folder for key in keys for folder in self._rows.get(key, set())}
+        return sorted(folders - {job.folder})
 
 
 def _row_key(cohort: Any, variant: Any, point: dict[str, Any], seed: Any) -> tuple[Any, ...]:

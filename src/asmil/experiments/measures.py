@@ -91,10 +91,8 @@ class FinishedRun:
         from asmil.runs.epochs import read_epochs
         from asmil.runs.layout import RunLayout
 
-        return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in self._trainings(RunLayout)}
-
-    def _trainings(self, layout: Any) -> Any:
-        return layout(self.folder).trainings()
+        trainings = RunLayout(self.folder).trainings()
+        return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in trainings}
 
 
 def measure_slides(run: FinishedRun) -> Numbers:
@@ -106,16 +104,14 @@ def measure_slides(run: FinishedRun) -> Numbers:
 
     read = read_run(run.folder)
     form = prediction_format(read.kind, read.classes)
-    found: Numbers = {}
+    by_training: Numbers = {}
     for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
         truth, predicted, weights = form.truth(part), form.predictions(part), np.ones((1, len(part)))
-        numbers = found.setdefault(_training(fold, seed), {})
-        for metric in form.metrics:
-            if metric.function is not None:
-                numbers[f"{role}_{SHORT.get(metric.name, metric.name)}"] = _defined(
-                    metric.function, truth, predicted, weights
-                )
-    return found
+        numbers = by_training.setdefault(_training(fold, seed), {})
+        for metric in form.compared:
+            name = f"{role}_{SHORT.get(metric.name, metric.name)}"
+            numbers[name] = _defined(metric.function, truth, predicted, weights)
+    return by_training
 
 
 SHORT = {"macro_auc": "auc", "macro_f1": "f1"}
@@ -126,8 +122,9 @@ def _training(fold: Any, seed: Any) -> Training:
     return int(fold), int(seed)
 
 
-def _defined(function: Callable[..., Any], *given: Any) -> float:
+def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
     """The value, or nan where slides of a single class leave it undefined."""
+    assert function is not None
     try:
         return float(function(*given)[0])
     except AsmilError:
@@ -137,13 +134,13 @@ def _defined(function: Callable[..., Any], *given: Any) -> float:
 def measure_attention(run: FinishedRun) -> Numbers:
     """Means over the recorded slides; see docs/stability.md for the columns."""
     columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
-    found: Numbers = {}
+    by_training: Numbers = {}
     for (fold, seed), part in run.stability.slides.groupby(["fold", "seed"]):
-        found[_training(fold, seed)] = {name: float(part[name].mean()) for name in columns}
+        by_training[_training(fold, seed)] = {name: float(part[name].mean()) for name in columns}
     for (fold, seed), part in run.stability.times.groupby(["fold", "seed"]):
         last = part[part["epoch"] == part["epoch"].max()]
-        found[_training(fold, seed)]["ce_end"] = float(last["ce"].mean())
-    return found
+        by_training[_training(fold, seed)]["ce_end"] = float(last["ce"].mean())
+    return by_training
 
 
 def measure_tiles(run: FinishedRun) -> Numbers:
@@ -161,11 +158,11 @@ def measure_tiles(run: FinishedRun) -> Numbers:
             continue
         truth = by_slide[slide.slide].sort_values("tile")
         bag = read_bag(slide.source, slide.slide, slide.mpp)
-        for one in run.run.trained:
-            if one.model.has_heatmap:
-                output = infer(one.model, one.model.prepare(bag), run.run.device)
-                heat = one.model.heatmap(output).detach().double().cpu().numpy()
-                kept = values.setdefault((one.fold, one.seed), {})
+        for training in run.run.trained:
+            if training.model.has_heatmap:
+                output = infer(training.model, training.model.prepare(bag), run.run.device)
+                heat = training.model.heatmap(output).detach().double().cpu().numpy()
+                kept = values.setdefault((training.fold, training.seed), {})
                 for name, value in slide_tile_numbers(heat, truth).items():
                     kept.setdefault(name, []).append(value)
     return {training: {name: float(np.mean(v)) for name, v in of.items() if v} for training, of in values.items()}
@@ -212,7 +209,7 @@ def measure_froc(run: FinishedRun) -> Numbers:
 
     if len(run.run.trained) != 1:
         raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
-    one = run.run.trained[0]
+    training = run.run.trained[0]
     settings = LocalizeSettings(
         truth=run.manifest.parent / TRUTH_FILE,
         cohort=None,
@@ -221,12 +218,12 @@ def measure_froc(run: FinishedRun) -> Numbers:
         device=run.device,
     )
     numbers = localize_run(run.folder, settings, n_masks=0).summary.scaled["minmax"].numbers
-    return {(one.fold, one.seed): {"froc": numbers["froc"].value}}
+    return {(training.fold, training.seed): {"froc": numbers["froc"].value}}
 
 
 def measure_learning(run: FinishedRun) -> Numbers:
     """For every validation metric: its best value, its last, the fall between, and the epoch of the best."""
-    found: Numbers = {}
+    by_training: Numbers = {}
     for training, records in run.epochs().items():
         numbers: dict[str, float] = {}
         courses = [record["val"] for record in records if record["val"]]
@@ -240,24 +237,24 @@ def measure_learning(run: FinishedRun) -> Numbers:
                     f"val_{name}_fall": best - values[-1],
                     f"val_{name}_best_epoch": float(values.index(best) + 1),
                 }
-        found[training] = numbers
-    return found
+        by_training[training] = numbers
+    return by_training
 
 
 def measure_bag_features(run: FinishedRun) -> Numbers:
     """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
     from asmil.evaluation.stability.bag_features import silhouettes
 
-    found: Numbers = {}
+    by_training: Numbers = {}
     for training in run.stability.trainings:
         last = len(training.record.epochs) - 1
-        places = {"first": 0, "middle": last // 2, "last": last}
-        found[training.fold, training.seed] = {
+        recordings = {"first": 0, "middle": last // 2, "last": last}
+        by_training[training.fold, training.seed] = {
             f"silhouette_{role}_{when}": value
-            for when, place in places.items()
-            for role, value in silhouettes(training.record, place).items()
+            for when, recording in recordings.items()
+            for role, value in silhouettes(training.record, recording).items()
         }
-    return found
+    return by_training
 
 
 def measure_seconds(run: FinishedRun) -> Numbers:
@@ -275,11 +272,11 @@ def measure_seconds(run: FinishedRun) -> Numbers:
 
 def measure_mixture(run: FinishedRun) -> Numbers:
     """The share of softmax at the end, for models with a trained mixture; nothing for others."""
-    found: Numbers = {}
+    by_training: Numbers = {}
     for training, records in run.epochs().items():
         zeta = records[-1].get("zeta")
-        found[training] = {} if zeta is None else {"zeta": float(zeta)}
-    return found
+        by_training[training] = {} if zeta is None else {"zeta": float(zeta)}
+    return by_training
 
 
 Measure = Callable[[FinishedRun], Numbers]

@@ -1,9 +1,9 @@
-"""Points that Optuna proposes, a few at a time, from the results of those before; resumable without its database.
+"""Points proposed by Optuna, a few at a time, from the results of earlier ones; resumable without its database.
 
 `search.json` holds every proposed point and, when it is known, its value: the mean over cohorts, variants and seeds of
 the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing; a sweep
-takes their values from the results that it keeps. A point
-with a failed training has no value: the search goes on without it, and the next command tries it again.
+takes their values from the results that it keeps. A point with a failed training has no value: the search continues
+without it, and the next command tries it again.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ class Proposals:
         self._failed: set[int] = set()
 
     def reopen(self) -> None:
-        """Forget the values, so that all points are proposed again; what is done of them is only read again."""
-        for one in self._proposals:
-            one.value = None
+        """Forget the values, so that all points are proposed again; finished trainings are only read again."""
+        for proposal in self._proposals:
+            proposal.value = None
 
     def next_points(self) -> list[Point]:
         """The next group: first what was proposed and not finished, then new points; none when all are done."""
-        self._open = [i for i, one in enumerate(self._proposals) if one.value is None and i not in self._failed]
+        self._open = [
+            i for i, proposal in enumerate(self._proposals) if proposal.value is None and i not in self._failed
+        ]
         if not self._open:
             wanted = min(self._search.at_once, self._search.trials - len(self._proposals))
             first = len(self._proposals)
@@ -56,8 +58,8 @@ class Proposals:
         return [dict(self._proposals[i].point) for i in self._open]
 
     def tell(self, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
-        """The rows of the trainings at each point of the last group, by its place in it."""
-        for place, of_point in rows.items():
+        """Record the rows of the trainings at each point of the last group, by the index of the point."""
+        for index, of_point in rows.items():
             values = [row.get(self._search.metric) for row in of_point]
             known = [float(value) for value in values if value is not None and not math.isnan(value)]
             if not known:
@@ -65,12 +67,12 @@ class Proposals:
                 raise AsmilError(
                     f"search.metric = {self._search.metric}: no training has it; known are {', '.join(columns)}"
                 )
-            self._proposals[self._open[place]].value = sum(known) / len(known)
+            self._proposals[self._open[index]].value = sum(known) / len(known)
         self._save()
 
-    def fail(self, places: Iterable[int]) -> None:
-        """The places of points in the last group that have a failed training."""
-        self._failed |= {self._open[place] for place in places}
+    def fail(self, indices: Iterable[int]) -> None:
+        """Record which points of the last group have a failed training, by their indices."""
+        self._failed |= {self._open[index] for index in indices}
 
     def _ask(self, wanted: int) -> list[Point]:
         if wanted <= 0:
@@ -79,15 +81,17 @@ class Proposals:
         distributions = {name: _distribution(optuna, values) for name, values in self._search.space.items()}
         seed = self._search.seed + len(self._proposals)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-        for one in self._proposals:
-            state = optuna.trial.TrialState.FAIL if one.value is None else optuna.trial.TrialState.COMPLETE
+        for proposal in self._proposals:
+            state = optuna.trial.TrialState.FAIL if proposal.value is None else optuna.trial.TrialState.COMPLETE
             study.add_trial(
-                optuna.trial.create_trial(state=state, params=one.point, distributions=distributions, value=one.value)
+                optuna.trial.create_trial(
+                    state=state, params=proposal.point, distributions=distributions, value=proposal.value
+                )
             )
         return [dict(study.ask(distributions).params) for _ in range(wanted)]
 
     def _save(self) -> None:
-        write_json(self._path, [one.model_dump() for one in self._proposals])
+        write_json(self._path, [proposal.model_dump() for proposal in self._proposals])
 
 
 def _read(path: Path) -> list[_Proposal]:

@@ -28,7 +28,7 @@ _LONGEST_SLUG = 60
 
 @dataclass(frozen=True)
 class Trial:
-    """A cohort, a variant and a point: what seeds are drawn for."""
+    """A cohort, a variant and a point of the search, to be trained with several seeds."""
 
     cohort: str
     variant: str
@@ -43,6 +43,11 @@ class Trial:
         for name, value in {**self.settings, **self.point}.items():
             tree = merge(tree, nested(name, value))
         return resolve_with_init(self.method, self.preset, tree)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of a table of results that tell this trial from others."""
+        about = {"cohort": self.cohort, "variant": self.variant, "method": self.method, "preset": self.preset}
+        return about | {f"set.{name}": value for name, value in self.point.items()}
 
     @property
     def slug(self) -> str:
@@ -124,7 +129,7 @@ def _drawn(values: Sequence[Any] | Span, draw: np.random.Generator) -> Any:
 
 
 def trials_of(config: SweepConfig, points: Iterable[Point]) -> list[Trial]:
-    """Every cohort with every variant and point; settings that cannot be are refused before any training."""
+    """Every cohort with every variant and point; invalid settings are refused before any training."""
     trials = []
     for point, (cohort_name, cohort), (variant_name, variant) in itertools.product(
         points, config.cohorts.items(), config.variants.items()

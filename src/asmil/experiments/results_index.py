@@ -27,7 +27,7 @@ PAGES = {
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
     "contact_sheet.html": ("Tissue", "what was found on every slide"),
 }
-"""The pages that verbs write, with their titles and what is to be seen there."""
+"""The pages that verbs write, with their titles and what they show."""
 HEATMAP_TABLE = "heatmaps.csv"
 """In a folder of `asmil heatmap`, beside its pictures."""
 HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
@@ -59,7 +59,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class ResultsIndex:
-    """What lies below a folder: runs with results, pages and pictures of heat maps, with paths below the folder."""
+    """The content of a folder: runs with results, pages and pictures of heat maps, with paths below it."""
 
     folder: Path
     runs: tuple[RunSummary, ...]
@@ -80,7 +80,7 @@ class ResultsIndex:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence per run that gave an alarm."""
+        """One sentence per run with an alarm."""
         return [
             f"Alarm for {run.name}: {', '.join(run.alarms)}. Do not read its heat maps before you have looked at "
             "the page on stability."
@@ -93,35 +93,35 @@ def index_results(folder: Path) -> ResultsIndex:
     """Find the runs, pages and pictures below a folder; those of single trainings are left out."""
     if not folder.is_dir():
         raise AsmilError(f"{folder} is not a folder; give the folder that holds your runs and reports")
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
     run_folders = [
-        path.parent for path in found if path.name == "config.yaml" and (path.parent / "splits.csv").exists()
+        path.parent for path in files if path.name == "config.yaml" and (path.parent / "splits.csv").exists()
     ]
-    pages = tuple(path.relative_to(folder) for name in PAGES for path in found if path.name == name)
-    drawn = {path.parent for path in found if path.name == HEATMAP_TABLE}
+    pages = tuple(path.relative_to(folder) for name in PAGES for path in files if path.name == name)
+    drawn = {path.parent for path in files if path.name == HEATMAP_TABLE}
     pictures = tuple(
         path.relative_to(folder)
-        for path in found
+        for path in files
         if path.parent in drawn and path.suffix == ".png" and not path.stem.endswith("_tiles")
     )
     if not pages and not pictures:
         raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
     summaries = {run: summary for run in run_folders if (summary := _summary(run)) is not None}
     names = unique_names(list(summaries))
-    runs = tuple(replace(one, name=name) for one, name in zip(summaries.values(), names, strict=True))
+    runs = tuple(replace(summary, name=name) for summary, name in zip(summaries.values(), names, strict=True))
     return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
 
 
-def write_index(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
+def write_index(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
     """Write `index.html` into the folder, and links to it and to each other into the pages that it links.
 
     next_steps: sentences on what can be done with the results
     """
-    page = found.folder / INDEX_FILE
-    write_text(page, html_document(index_document(found, title, next_steps)))
-    for linked in found.pages:
-        path = found.folder / linked
-        write_text(path, with_links(path.read_text(encoding="utf-8"), _links_from(linked, found.pages)))
+    page = results.folder / INDEX_FILE
+    write_text(page, html_document(index_document(results, title, next_steps)))
+    for linked in results.pages:
+        path = results.folder / linked
+        write_text(path, with_links(path.read_text(encoding="utf-8"), _links_from(linked, results.pages)))
     return page
 
 
@@ -132,30 +132,30 @@ def _links_from(page: Path, pages: Sequence[Path]) -> list[Link]:
     return [Link("All results", up + INDEX_FILE), *(Link(link.text, up + link.address) for link in others)]
 
 
-def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
+def index_document(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
     """The page: results first, then links and pictures."""
-    sections = [Section("Reports", [Links([_link(page) for page in found.pages])])] if found.pages else []
+    sections = [Section("Reports", [Links([_link(page) for page in results.pages])])] if results.pages else []
     if next_steps:
         sections.append(Section("Next", list(next_steps)))
-    if found.pictures:
-        sections.append(Section("Heat maps", list(_figures(found))))
-    if len(found.pictures) > MOST_PICTURES:
-        more = [Link(path.stem, quote(path.as_posix())) for path in found.pictures[MOST_PICTURES:]]
+    if results.pictures:
+        sections.append(Section("Heat maps", list(_figures(results))))
+    if len(results.pictures) > MOST_PICTURES:
+        more = [Link(path.stem, quote(path.as_posix())) for path in results.pictures[MOST_PICTURES:]]
         sections.append(Section("More heat maps", [Links(more)]))
-    answer = " ".join(found.sentences) or "No run here has been evaluated yet."
-    return Document("Results", title, answer, sections, warnings=found.warnings)
+    answer = " ".join(results.sentences) or "No run here has been evaluated yet."
+    return Document("Results", title, answer, sections, warnings=results.warnings)
 
 
-def _figures(found: ResultsIndex) -> Iterator[Figure]:
-    for path in found.pictures[:MOST_PICTURES]:
+def _figures(results: ResultsIndex) -> Iterator[Figure]:
+    for path in results.pictures[:MOST_PICTURES]:
         address = quote(path.as_posix())
-        yield Figure(_reduced(found.folder / path), path.stem, f"Open `{path.as_posix()}` to see it larger.", address)
+        yield Figure(_reduced(results.folder / path), path.stem, f"Open `{path.as_posix()}` to see it larger.", address)
 
 
 def _reduced(picture: Path) -> bytes:
     """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send.
 
-    The paper of figures that say where their pictures are is left out, since the page may be light or dark.
+    If a figure states where its pictures are, its background is removed, since the page may be light or dark.
     """
     import numpy as np
     from PIL import Image
@@ -177,8 +177,8 @@ def _reduced(picture: Path) -> bytes:
 
 def _link(page: Path) -> Link:
     title, note = PAGES[page.name]
-    place = page.parent.as_posix()
-    return Link(f"{title}: {place}" if place != "." else title, quote(page.as_posix()), note)
+    parent = page.parent.as_posix()
+    return Link(f"{title}: {parent}" if parent != "." else title, quote(page.as_posix()), note)
 
 
 def _manifest(run: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""A sweep from its settings to its table, on whatever engine."""
+"""Run a sweep on any engine, from its settings to its table of results."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class SweepFolder:
     def run(self, engine: Engine, seconds: float | None = None, done: DoneBefore | None = None) -> Iterator[JobEnd]:
         """Train and measure what is not done yet; the table grows while jobs end.
 
-        seconds: begin no training after so long and stop those that run at the end of their epoch
-        done: decides about results that were made from something else; default: they are refused
+        seconds: after this time no training is started, and running ones stop at the end of their epoch
+        done: what to do with results made from other inputs or settings; default: refuse them
         """
         done = done or DoneBefore()
         deadline = None if seconds is None else time.time() + seconds
         search = self.config.search
-        # impossible settings are refused before a cohort is written
+        # invalid settings are refused before a cohort is written
         fixed = self.fixed_jobs() if search.strategy != "optuna" else []
         write_cohorts(self.cohort_jobs(), engine, done.again)
         if search.strategy != "optuna":
@@ -89,10 +89,10 @@ class SweepFolder:
                 yield end
                 if end.status == "failed":
                     failed.add(end.job.folder)
-            by_place = {place: self.jobs([point]) for place, point in enumerate(points)}
-            finished = [place for place, jobs in by_place.items() if all(map(is_done, jobs))]
-            proposals.tell({place: [row for job in by_place[place] for row in read_rows(job)] for place in finished})
-            lost = [place for place, jobs in by_place.items() if any(job.folder in failed for job in jobs)]
+            jobs_of = {index: self.jobs([point]) for index, point in enumerate(points)}
+            finished = [index for index, jobs in jobs_of.items() if all(map(is_done, jobs))]
+            proposals.tell({index: [row for job in jobs_of[index] for row in read_rows(job)] for index in finished})
+            lost = [index for index, jobs in jobs_of.items() if any(job.folder in failed for job in jobs)]
             proposals.fail(lost)
             if len(finished) + len(lost) < len(points):
                 return
@@ -105,12 +105,7 @@ class SweepFolder:
     def cohort_jobs(self) -> list[CohortJob]:
         """The synthetic cohorts of the sweep."""
         return [
-            CohortJob(
-                synthetic_folder(name, cohort, self.out),
-                cohort.synthetic,
-                cohort.task,
-                cohort.survival,
-            )
+            CohortJob(synthetic_folder(name, cohort, self.out), cohort.synthetic, cohort.task, cohort.survival)
             for name, cohort in self.config.cohorts.items()
             if cohort.synthetic is not None
         ]
@@ -134,7 +129,7 @@ def run_jobs(
 ) -> Iterator[JobEnd]:
     """Train and measure the jobs that are not done; the tables of their sweeps grow while jobs end.
 
-    done: decides about results that were made from something else; default: they are refused
+    done: what to do with results made from other inputs or settings; default: refuse them
     """
     done = done or DoneBefore()
     to_do = jobs_to_do(jobs, done)

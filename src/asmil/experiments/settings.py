@@ -1,4 +1,4 @@
-"""What a sweep file says: cohorts, variants, the settings to be varied, seeds and measures."""
+"""The settings in a sweep file: cohorts, variants, the settings to be varied, seeds and measures."""
 
 from __future__ import annotations
 

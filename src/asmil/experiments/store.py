@@ -1,4 +1,4 @@
-"""What a sweep has on the disk: the numbers or the error of every job, and the table of all.
+"""The files of a sweep: the numbers or the error of every job, and the table of all.
 
 A worker writes `measures.json` into its run folder when it is done, so that a killed sweep has lost nothing; a failed
 job leaves `failure.json` instead and is tried again by the next command. The table is made of both,
@@ -27,7 +27,7 @@ from asmil.settings.made_from import MadeFrom, Record, file_content
 RESULT_FILE, FAILURE_FILE, TABLE_FILE = "measures.json", "failure.json", "results.csv"
 FIRST_COLUMNS = ("cohort", "variant", "method", "preset", "fold", "seed", "status", "error", "run")
 SHOWN, MOST_NAMES = 3, 2
-"""Columns of numbers that fit into a terminal, one less beside more than two columns of names."""
+"""Columns of numbers shown in a terminal; one less if there are more than two columns of names."""
 CHOOSING = ("val_auc", "val_c_index", "val_f1")
 """Columns by which rows are ranked."""
 NUMBERS_FIRST = ("test_auc", "test_f1", "test_c_index", "test_accuracy", "tile_auc", "jsd_late", "effective_share")
@@ -46,7 +46,7 @@ class _Failure(BaseModel):
 
 
 def is_done(job: TrainingJob) -> bool:
-    """Whether every measure of the job is there."""
+    """Whether the job has all of its measures."""
     path = job.folder / RESULT_FILE
     if not path.is_file():
         return False
@@ -70,7 +70,7 @@ def measured_record(job: TrainingJob) -> Record | None:
 
 
 def write_result(job: TrainingJob, rows: list[dict[str, Any]]) -> None:
-    """Keep the numbers of a job; an earlier failure is forgotten."""
+    """Store the numbers of a job, and remove an earlier failure."""
     made_from = measured_from(job).record().model_dump()
     write_json(
         job.folder / RESULT_FILE, {"measures": list(job.measures), "rows": jsonable(rows), "made_from": made_from}
@@ -87,9 +87,7 @@ def write_failure(job: TrainingJob, error: str) -> None:
             attempts += _read_failure(path).attempts
         except AsmilError:
             attempts = 1
-    about = {"cohort": job.trial.cohort, "variant": job.trial.variant, "method": job.trial.method}
-    about |= {"preset": job.trial.preset, **{f"set.{name}": value for name, value in job.trial.point.items()}}
-    rows = [{**about, "fold": None, "seed": seed} for seed in job.seeds]
+    rows = [{**job.trial.columns(), "fold": None, "seed": seed} for seed in job.seeds]
     write_json(path, {"rows": jsonable(rows), "error": error, "attempts": attempts})
 
 
@@ -111,10 +109,10 @@ def results_table(out: Path) -> pd.DataFrame:
         run = str(folder.relative_to(out))
         if (folder / RESULT_FILE).is_file():
             try:
-                found = _read_result(folder / RESULT_FILE)
+                result = _read_result(folder / RESULT_FILE)
             except AsmilError:
                 continue
-            rows += [{**row, "status": "done", "error": None, "run": run} for row in found.rows]
+            rows += [{**row, "status": "done", "error": None, "run": run} for row in result.rows]
         elif (folder / FAILURE_FILE).is_file():
             failure = _read_failure(folder / FAILURE_FILE)
             rows += [{**row, "status": "failed", "error": failure.error, "run": run} for row in failure.rows]
@@ -162,7 +160,7 @@ def summary_table(results: pd.DataFrame) -> Table:
     rows = []
     if len(done):
         for key, part in done.groupby(by, dropna=False, sort=False):
-            names: list[Cell | str] = [format_value(one) for one in key]
+            names: list[Cell | str] = [format_value(value) for value in key]
             rows.append([*names, *(_cell(part[name]) for name in numbers), str(len(part))])
     columns = [*short_names(by), *(name.removeprefix("test_") for name in numbers)]
     return Table([*columns, "trainings"], rows, "results", in_terminal=True)
@@ -202,8 +200,8 @@ def summary_sentence(results: pd.DataFrame) -> str:
 
 def number_columns(results: pd.DataFrame) -> list[str]:
     """The columns of measured numbers that any training has, the usual ones first."""
-    found = [str(name) for name in results.select_dtypes("number") if name not in ("fold", "seed")]
-    defined = [name for name in found if results[name].notna().any() and not name.startswith("set.")]
+    names = [str(name) for name in results.select_dtypes("number") if name not in ("fold", "seed")]
+    defined = [name for name in names if results[name].notna().any() and not name.startswith("set.")]
     return [*(name for name in NUMBERS_FIRST if name in defined), *(n for n in defined if n not in NUMBERS_FIRST)]
 
 

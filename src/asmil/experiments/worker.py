@@ -44,10 +44,10 @@ class CohortJob:
 
 @dataclass(frozen=True)
 class SweepWorker:
-    """Made once in each worker process; works on jobs of both kinds."""
+    """Called once in each worker process; the worker does jobs of both kinds."""
 
     def __call__(self, place: Place) -> Worker:
-        """A worker for this place."""
+        """A worker."""
         from asmil.machine.memory import keep_freed_memory
 
         keep_freed_memory()
@@ -109,13 +109,7 @@ def measured_rows(job: TrainingJob, device: str) -> list[dict[str, Any]]:
     run = FinishedRun(job.folder, job.manifest, job.features, job.task, device)
     numbers: dict[tuple[int, int], dict[str, Any]] = {}
     for name in job.measures:
-        for training, found in MEASURES[name](run).items():
-            numbers.setdefault(training, {}).update(found)
-    about = {
-        "cohort": job.trial.cohort,
-        "variant": job.trial.variant,
-        "method": job.trial.method,
-        "preset": job.trial.preset,
-        **{f"set.{name}": value for name, value in job.trial.point.items()},
-    }
+        for training, numbers_of_measure in MEASURES[name](run).items():
+            numbers.setdefault(training, {}).update(numbers_of_measure)
+    about = job.trial.columns()
     return [{**about, "fold": fold, "seed": seed, **numbers[fold, seed]} for fold, seed in sorted(numbers)]

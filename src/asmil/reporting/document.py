@@ -62,7 +62,7 @@ class Table:
     def cells(self) -> Iterator[list[Cell]]:
         """The rows, every cell as a `Cell`."""
         for row in self.rows:
-            yield [Cell(one) if isinstance(one, str) else one for one in row]
+            yield [Cell(cell) if isinstance(cell, str) else cell for cell in row]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def sections_of(blocks: Sequence[Block]) -> list[Section]:
             sections.append((block.text, []))
         else:
             sections[-1][1].append(block)
-    return [Section(title, found) for title, found in sections]
+    return [Section(title, of_section) for title, of_section in sections]
 
 
 def problem_sections(problems: Sequence[str], title: str = "") -> list[Section]:
@@ -215,11 +215,11 @@ def estimate_cell(
     spread: what the standard deviation is over, and its value (nan: none); scale: draw the interval on this range
     """
     over, sd = spread or ("", math.nan)
-    drawn = scale is not None and estimate.interval.is_defined and not math.isnan(estimate.value)
     bar = None
-    if drawn and scale is not None:
+    if scale is not None and estimate.interval.is_defined and not math.isnan(estimate.value):
         low, high, value = (
-            min(1.0, max(0.0, (one - scale[0]) / (scale[1] - scale[0]))) for one in (*estimate.interval, estimate.value)
+            min(1.0, max(0.0, (number - scale[0]) / (scale[1] - scale[0])))
+            for number in (*estimate.interval, estimate.value)
         )
         bar = (low, high, value)
     return Cell(

@@ -96,12 +96,12 @@ def tile_pitch(coords: Integers) -> float:
 
     It is the larger of the distances in x and y to the nearest other tile, so on a grid it is the step.
     """
-    places = np.unique(coords, axis=0)
-    if len(places) == 1:
+    corners = np.unique(coords, axis=0)
+    if len(corners) == 1:
         return 1.0
     from scipy.spatial import cKDTree
 
-    distances, _ = cKDTree(places).query(places, k=2, p=np.inf)
+    distances, _ = cKDTree(corners).query(corners, k=2, p=np.inf)
     return float(np.median(distances[:, 1]))
 
 
@@ -113,9 +113,9 @@ def tile_cells(coords: Integers, max_cells: int) -> tuple[Integers, tuple[int, i
     corner = coords.min(axis=0)
     extent = (coords.max(axis=0) - corner).astype(np.float64)
     pitch = max(tile_pitch(coords), float(extent.max()) / (max_cells - 1))
-    places = np.floor((coords - corner) / pitch + 1e-6).astype(np.int64)
-    columns, rows = (places.max(axis=0) + 1).tolist()
-    return places[:, 1] * columns + places[:, 0], (rows, columns)
+    cells = np.floor((coords - corner) / pitch + 1e-6).astype(np.int64)
+    columns, rows = (cells.max(axis=0) + 1).tolist()
+    return cells[:, 1] * columns + cells[:, 0], (rows, columns)
 
 
 def raster(values: Floats, cells: Integers, shape: tuple[int, int]) -> Floats:

@@ -83,29 +83,29 @@ class Estimate:
 
     def to_dict(self, *details: Detail) -> dict[str, Any]:
         """Value and interval for JSON, with the requested details; undefined numbers are None."""
-        found: dict[str, Any] = {"value": self.value, **self.interval._asdict()}
+        content: dict[str, Any] = {"value": self.value, **self.interval._asdict()}
         if self.how in (TOO_FEW, AT_THE_EDGE):
-            found["interval_of"] = self.how
+            content["interval_of"] = self.how
         if "seeds" in details:
-            found |= {"sd_seeds": self.sd_seeds, "per_seed": self.per_seed}
+            content |= {"sd_seeds": self.sd_seeds, "per_seed": self.per_seed}
         if "trainings" in details:
             trainings = [
                 {"fold": fold, "seed": seed, "value": value} for (fold, seed), value in self.per_training.items()
             ]
-            found |= {"sd_trainings": self.sd_trainings, "per_training": trainings}
+            content |= {"sd_trainings": self.sd_trainings, "per_training": trainings}
         if "folds" in details:
-            found |= {"sd_folds": self.sd_folds, "per_fold": self.per_fold}
+            content |= {"sd_folds": self.sd_folds, "per_fold": self.per_fold}
         if "skipped" in details:
-            found["skipped_resamples"] = self.skipped
-        return dict(jsonable(found))
+            content["skipped_resamples"] = self.skipped
+        return dict(jsonable(content))
 
 
 def means_by(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
     """The mean of the defined values of every key, from (key, value) pairs."""
-    found: dict[int, list[float]] = {}
+    by_key: dict[int, list[float]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return {key: mean_defined(values) for key, values in found.items()}
+        by_key.setdefault(key, []).append(value)
+    return {key: mean_defined(values) for key, values in by_key.items()}
 
 
 def mean_defined(values: Iterable[float]) -> float:
@@ -125,13 +125,13 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Interval):
         return {"low": jsonable(value.low), "high": jsonable(value.high)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: jsonable(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {item.name: jsonable(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): jsonable(one) for key, one in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         return jsonable(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(one) for one in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value

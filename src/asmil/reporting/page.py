@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,7 +26,9 @@ WIDE_PT, WIDE_PX = 560.0, 900
 
 def html_document(document: Document) -> str:
     """The whole page as text."""
-    return _environment().get_template("document.html").render(document=document, **_frame())
+    style = files("asmil.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
+    frame = {"style": Markup(style), "version": __version__, "no_links": Markup(LINKS_START + LINKS_END)}
+    return _environment().get_template("document.html").render(document=document, **frame)
 
 
 def with_links(page: str, links: Sequence[Link]) -> str:
@@ -52,8 +53,9 @@ def is_wide(content: str | bytes) -> bool:
 
 
 def prose(text: str) -> Markup:
-    """Escaped text; text between backticks becomes code."""
-    return Markup(re.sub("`([^`]*)`", _code, _kept_together(str(escape(text)))))
+    """Escaped text; text between backticks becomes code, and a number and its percent sign stay on one line."""
+    kept_together = re.sub(r"(?<=\d) %", "\u00a0%", str(escape(text)))
+    return Markup(re.sub("`([^`]*)`", _code, kept_together))
 
 
 def breakable(text: str) -> Markup:
@@ -61,20 +63,10 @@ def breakable(text: str) -> Markup:
     return Markup(re.sub(r"(?<=\w\w)([._/=])(?=[^\W\d]\w)", r"\1<wbr>", str(escape(text))))
 
 
-def _kept_together(text: str) -> str:
-    """Keep a number and its percent sign on one line."""
-    return re.sub(r"(?<=\d) %", "\u00a0%", text)
-
-
-def _code(found: re.Match[str]) -> str:
+def _code(match: re.Match[str]) -> str:
     # browsers wrap lines after the hyphens of an option
-    words = re.sub(r"(?<!\S)--?[\w-]+", r"<span>\g<0></span>", found[1])
+    words = re.sub(r"(?<!\S)--?[\w-]+", r"<span>\g<0></span>", match[1])
     return f"<code>{words}</code>"
-
-
-def _frame() -> dict[str, Any]:
-    style = files("asmil.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
-    return {"style": Markup(style), "version": __version__, "no_links": Markup(LINKS_START + LINKS_END)}
 
 
 @cache
@@ -86,9 +78,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["prose"] = prose
-    environment.filters["is_wide"] = is_wide
-    environment.filters["breakable"] = breakable
-    environment.filters["image_address"] = image_address
+    environment.filters |= {function.__name__: function for function in (prose, is_wide, breakable, image_address)}
     environment.filters["kind"] = lambda block: type(block).__name__
     return environment

@@ -63,9 +63,13 @@ def markdown_document(document: Document) -> str:
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of plain text."""
-    lines = ["| " + " | ".join(map(escape_markdown, columns)) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in ([escape_markdown(one) for one in row] for row in rows)]
-    return "\n".join(lines)
+    return "\n".join(_markdown_lines(columns, ([escape_markdown(cell) for cell in row] for row in rows)))
+
+
+def _markdown_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table whose rows are Markdown already."""
+    titles = [escape_markdown(title) for title in columns]
+    return [f"| {' | '.join(titles)} |", "|" + " --- |" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def escape_markdown(text: str) -> str:
@@ -82,16 +86,17 @@ def _markdown_block(block: Block) -> list[str]:
     if isinstance(block, Heading):
         return ["", f"### {escape_markdown(block.text)}"]
     if isinstance(block, Links):
-        return ["", *(f"- {escape_markdown(': '.join(filter(None, [one.text, one.note])))}" for one in block.links)]
+        texts = [": ".join(filter(None, [link.text, link.note])) for link in block.links]
+        return ["", *(f"- {escape_markdown(text)}" for text in texts)]
     if isinstance(block, SideBySide):
-        return [line for one in block.blocks for line in _markdown_block(one)]
+        return [line for inner in block.blocks for line in _markdown_block(inner)]
     if isinstance(block, Table):
-        lines = ["| " + " | ".join(map(escape_markdown, block.columns)) + " |", "|" + " --- |" * len(block.columns)]
+        rows = []
         for header, *row in block.cells():
             notes = f" ({escape_markdown(', '.join(header.notes))})" if header.notes else ""
-            lines.append("| " + " | ".join([_markdown_cell(header) + notes, *map(_markdown_cell, row)]) + " |")
+            rows.append([_markdown_cell(header) + notes, *map(_markdown_cell, row)])
         caption = ["", escape_markdown(block.caption)] if block.caption else []
-        return [*caption, "", *lines]
+        return [*caption, "", *_markdown_lines(block.columns, rows)]
     assert isinstance(block, Figure | Folded)
     return []
 
@@ -222,9 +227,9 @@ def _encodable(table: Table, encoding: str) -> Table:
 def _narrowest_columns(table: Table) -> list[int]:
     """The minimum width of each column, including its gap: neither numbers nor words are broken."""
     widths = []
-    for place, title in _shown_columns(table):
-        lines = _lines(table, place)
-        numbers = _are_numbers([row[place] for row in table.cells()])
+    for column, title in _shown_columns(table):
+        lines = _lines(table, column)
+        numbers = _are_numbers([row[column] for row in table.cells()])
         parts = lines if numbers else [word for line in lines for word in line.split()]
         widths.append(max([*map(len, parts), *map(len, title.split()), 1]) + GAP)
     return widths
@@ -233,7 +238,7 @@ def _narrowest_columns(table: Table) -> list[int]:
 def _widths(table: Table, room: int) -> list[int]:
     """The width of each column, without its gap, if at least the minimum widths fit: the longest lines wrap first."""
     narrowest = [width - GAP for width in _narrowest_columns(table)]
-    widest = [max([*map(len, _lines(table, place)), len(title)]) for place, title in _shown_columns(table)]
+    widest = [max([*map(len, _lines(table, column)), len(title)]) for column, title in _shown_columns(table)]
     room -= GAP * len(widest)
 
     def limited(limit: int) -> list[int]:
@@ -246,14 +251,14 @@ def _widths(table: Table, room: int) -> list[int]:
 
 
 def _shown_columns(table: Table) -> list[tuple[int, str]]:
-    return [(place, title) for place, title in enumerate(table.columns) if title not in table.narrow]
+    return [(column, title) for column, title in enumerate(table.columns) if title not in table.narrow]
 
 
-def _lines(table: Table, place: int) -> list[str]:
+def _lines(table: Table, column: int) -> list[str]:
     """All lines of a column's cells."""
-    cells = [row[place] for row in table.cells()]
+    cells = [row[column] for row in table.cells()]
     lines = [line for cell in cells for line in (_with_spread(cell), _short_interval(cell))]
-    return lines + ([note for cell in cells for note in cell.notes] if place == 0 else [])
+    return lines + ([note for cell in cells for note in cell.notes] if column == 0 else [])
 
 
 def _are_numbers(cells: Sequence[Cell]) -> bool:
@@ -268,13 +273,13 @@ def _drawn(table: Table, room: int, in_ascii: bool) -> TerminalTable:
     from rich.markup import escape
     from rich.table import Table as TerminalTable
 
-    shown = [place for place, _ in _shown_columns(table)]
+    shown = [column for column, _ in _shown_columns(table)]
     # if line characters cannot be encoded, rich would draw a frame, which does not fit
     box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if in_ascii else SIMPLE_HEAD
     drawn = TerminalTable(title=escape(table.title) or None, box=box, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, width in zip(shown, _widths(table, room), strict=True):
-        numbers = place > 0 and _are_numbers([row[place] for row in table.cells()])
-        title = escape(table.columns[place])
+    for column, width in zip(shown, _widths(table, room), strict=True):
+        numbers = column > 0 and _are_numbers([row[column] for row in table.cells()])
+        title = escape(table.columns[column])
         drawn.add_column(
             title.replace(" ", "\n") if numbers else title,
             justify="right" if numbers else "left",
@@ -283,7 +288,7 @@ def _drawn(table: Table, room: int, in_ascii: bool) -> TerminalTable:
             overflow="fold",
         )
     for row in table.cells():
-        drawn.add_row(*(_terminal_cell(row[place], with_notes=place == 0) for place in shown))
+        drawn.add_row(*(_terminal_cell(row[column], with_notes=column == 0) for column in shown))
     return drawn
 
 

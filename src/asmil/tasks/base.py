@@ -26,13 +26,15 @@ MetricFunction = Callable[[Truth, Floats, Floats], Floats]
 class Task(Protocol):
     """Turns the logits of models into losses and predictions; independent of bags and methods.
 
+    The defaults are those of a task that predicts one number.
+
     Targets for B bags are class indices (B), values (B), labels of 0 and 1 (B x K), or times and events (B x 2).
     """
 
     kind: TaskKind
     loss_name: str
     """Name of the loss in `metrics.jsonl`."""
-    joint: bool
+    joint: bool = False
     """Whether the loss compares the bags of a step with each other, so that it needs all of them at once."""
 
     @property
@@ -46,7 +48,7 @@ class Task(Protocol):
 
     def class_index(self, targets: Tensor) -> Tensor | None:
         """The classes of the bags, for losses that treat each class separately; None if targets are not classes."""
-        ...
+        return None
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """Metrics of validation bags, including `loss`; undefined metrics are nan."""
@@ -58,7 +60,7 @@ class Task(Protocol):
 
     def probabilities(self, logits: Tensor) -> Tensor | None:
         """B x K probabilities of the classes or labels; None for tasks without probabilities."""
-        ...
+        return None
 
     def columns(self, logits: Tensor) -> Columns:
         """The predictions as columns of a table, one value per bag."""
@@ -71,7 +73,7 @@ class Task(Protocol):
 
     def explained_first(self, logits: Tensor) -> int:
         """Index into `explained_names` of the default: the predicted class; logits C."""
-        ...
+        return 0
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
         """B numbers that explanations attribute to tiles, with gradient: log-odds of a class, a risk or a value."""
@@ -79,7 +81,7 @@ class Task(Protocol):
 
     def shown(self, logits: Tensor, name: int) -> Tensor:
         """The same output in the form shown to users: probability of a class, a risk or a value; B numbers."""
-        ...
+        return self.evidence(logits.double(), name)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values from which the task can be rebuilt."""

@@ -44,11 +44,11 @@ def reliability(target: Integers, probabilities: Floats, bins: int = BINS) -> Re
     if bins < 1:
         raise AsmilError(f"bins is {bins}; give at least 1")
     called, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    count = np.bincount(place, minlength=bins)
+    bin_index = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    count = np.bincount(bin_index, minlength=bins)
     with np.errstate(invalid="ignore"):
-        mean = np.bincount(place, confidence, bins) / count
-        right = np.bincount(place, called == truth, bins) / count
+        mean = np.bincount(bin_index, confidence, bins) / count
+        right = np.bincount(bin_index, called == truth, bins) / count
     return Reliability(mean, right, count)
 
 

@@ -24,8 +24,8 @@ def numbers_of(name: str, values: npt.ArrayLike) -> Floats:
     """Values as float64; a missing value is an error."""
     given = floats_of(name, values)
     if np.isnan(given).any():
-        place = ", ".join(str(index) for index in np.argwhere(np.isnan(given))[0])
-        raise AsmilError(f"{name}: the value at index {place} is missing (nan); remove it")
+        position = ", ".join(str(index) for index in np.argwhere(np.isnan(given))[0])
+        raise AsmilError(f"{name}: the value at index {position} is missing (nan); remove it")
     return given
 
 
@@ -43,9 +43,9 @@ def classes_of(name: str, values: npt.ArrayLike, n_classes: int) -> Classes:
         raise AsmilError(f"{name}: give class indices 0 to {n_classes - 1}, not {given.dtype} values")
     wrong = (given != np.floor(given)) | (given < 0) | (given >= n_classes)
     if wrong.any():
-        place = int(np.argmax(wrong))
+        index = int(np.argmax(wrong))
         raise AsmilError(
-            f"{name}: {given[place]} at index {place} is not a class index; with {n_classes} classes give 0 to "
+            f"{name}: {given[index]} at index {index} is not a class index; with {n_classes} classes give 0 to "
             f"{n_classes - 1}"
         )
     return given.astype(np.intp)
@@ -118,5 +118,5 @@ def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats,
 
 def _refuse(wrong: Flags, values: Floats, field: str, remedy: str) -> None:
     if wrong.any():
-        place = int(wrong.argmax())
-        raise AsmilError(f"the {field} of patient {place} (counted from 0) is {values[place]:g}; {remedy}")
+        index = int(wrong.argmax())
+        raise AsmilError(f"the {field} of patient {index} (counted from 0) is {values[index]:g}; {remedy}")

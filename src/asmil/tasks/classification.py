@@ -14,7 +14,7 @@ from torch.nn import functional
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tables.arrays import Floats
 from asmil.tasks import metrics, weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
 
 NORMAL_NAMES = frozenset(
     {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
@@ -22,7 +22,7 @@ NORMAL_NAMES = frozenset(
 )
 
 
-class Classification:
+class Classification(Task):
     """Softmax over K classes and cross-entropy; for two classes also a single output with a sigmoid.
 
     class_weights: K weights of the loss of a slide, by its class (None: all 1)
@@ -30,7 +30,6 @@ class Classification:
 
     kind: TaskKind = "classification"
     loss_name = "ce"
-    joint = False
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class Classification:
         """The log-odds of a class, `z_k - log sum_{j != k} exp(z_j)`."""
         if self.single_output:
             return logits[:, 0] if name == 1 else -logits[:, 0]
-        others = [place for place in range(len(self.classes)) if place != name]
+        others = [index for index in range(len(self.classes)) if index != name]
         return logits[:, name] - logits[:, others].logsumexp(dim=1)
 
     def shown(self, logits: Tensor, name: int) -> Tensor:
@@ -142,10 +141,10 @@ def balanced_weights(targets: Sequence[int], n_classes: int) -> list[float]:
 
 def class_format(classes: tuple[str, ...]) -> PredictionFormat:
     """Predictions of K classes: the true class in `target`, one probability per class in `prob_<class>`."""
-    place = {name: index for index, name in enumerate(classes)}
+    index_of = {name: index for index, name in enumerate(classes)}
 
     def truth(table: Table) -> Truth:
-        return np.array([place[str(name)] for name in table["target"]], dtype=np.intp)
+        return np.array([index_of[str(name)] for name in table["target"]], dtype=np.intp)
 
     def problems(table: Table) -> Iterator[tuple[Mask, str]]:
         named = np.array([str(name) for name in table["target"]])

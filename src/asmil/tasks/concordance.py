@@ -108,8 +108,8 @@ def _count(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weigh
             "give one of each per patient"
         )
     if np.isnan(risks).any():
-        place = int(np.isnan(risks).argmax())
-        raise AsmilError(f"the risk of patient {place} (counted from 0) is nan; give a number for every patient")
+        index = int(np.isnan(risks).argmax())
+        raise AsmilError(f"the risk of patient {index} (counted from 0) is nan; give a number for every patient")
     # latest first, and at equal times censored before events: patients comparable with an event come before it
     order = np.lexsort((events, -times))
     times, events, risks, weights = times[order], events[order], risks[order], weights[:, order]

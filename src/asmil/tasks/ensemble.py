@@ -19,21 +19,24 @@ def average(tasks: Sequence[Task], logits: Sequence[Tensor]) -> dict[str, Any]:
     step curves. The risk of a single model depends on its bins, so the common risk is minus the mean survival up to
     the last time: the area under the mean curve divided by its length.
     """
-    found = [task.columns(one.unsqueeze(0)) for task, one in zip(tasks, logits, strict=True)]
-    if len(found) == 1:
-        return {name: values[0] for name, values in found[0].items()}
+    predictions = [task.columns(of_model.unsqueeze(0)) for task, of_model in zip(tasks, logits, strict=True)]
+    if len(predictions) == 1:
+        return {name: values[0] for name, values in predictions[0].items()}
     joined: dict[str, Any] = {
-        name: float(np.mean([float(one[name][0]) for one in found]))
-        for name in found[0]
+        name: float(np.mean([float(of_model[name][0]) for of_model in predictions]))
+        for name in predictions[0]
         if name not in ("survival", "survival_times")
     }
-    if all("survival" in one for one in found):
-        joined |= _mean_survival(found)
+    if all("survival" in of_model for of_model in predictions):
+        joined |= _mean_survival(predictions)
     return joined
 
 
-def _mean_survival(found: Sequence[Columns]) -> dict[str, Any]:
-    times, survival = mean_curve([one["survival_times"][0] for one in found], [one["survival"][0] for one in found])
+def _mean_survival(predictions: Sequence[Columns]) -> dict[str, Any]:
+    times, survival = mean_curve(
+        [of_model["survival_times"][0] for of_model in predictions],
+        [of_model["survival"][0] for of_model in predictions],
+    )
     length = np.diff(times, prepend=0.0)
     before = np.concatenate([[1.0], survival[:-1]])
     return {

@@ -135,8 +135,8 @@ def one_vs_one_auc(target: Integers, probabilities: AnyFloats) -> float:
             both = (truth == first) | (truth == second)
             if not both.any():
                 continue
-            one = np.ones((1, int(both.sum())))
-            aucs = [weighted.binary_auc(truth[both] == c, scores[both, c], one)[0] for c in (first, second)]
+            unweighted = np.ones((1, int(both.sum())))
+            aucs = [weighted.binary_auc(truth[both] == c, scores[both, c], unweighted)[0] for c in (first, second)]
             pairs.append(np.mean(aucs))
     return float(weighted.mean_defined(np.array(pairs, dtype=np.float64)))
 

@@ -14,18 +14,17 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth, numbers
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5
 
 
-class MultiLabel:
+class MultiLabel(Task):
     """A sigmoid and a binary cross-entropy for each of K labels."""
 
     kind: TaskKind = "multilabel"
     loss_name = "bce"
-    joint = False
 
     def __init__(self, labels: Sequence[str]) -> None:
         if not labels:
@@ -46,9 +45,6 @@ class MultiLabel:
         wanted = targets.nan_to_num().to(logits.dtype)
         total = functional.binary_cross_entropy_with_logits(logits, wanted, known.to(logits.dtype), reduction="sum")
         return total / known.sum().clamp(min=1)
-
-    def class_index(self, targets: Tensor) -> None:
-        """A slide may have several labels or none, so there is no class."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """B x K."""
@@ -195,11 +191,11 @@ def _each_label(
     known, present = known_labels(targets), np.asarray(targets) > 0
     if known.all():
         return measure(present, predicted, weights)
-    found = np.full((len(weights), known.shape[1]), np.nan)
+    values = np.full((len(weights), known.shape[1]), np.nan)
     for k, rows in enumerate(known.T):
         if rows.any():
-            found[:, k] = measure(present[rows, k : k + 1], predicted[rows, k : k + 1], weights[:, rows])[:, 0]
-    return found
+            values[:, k] = measure(present[rows, k : k + 1], predicted[rows, k : k + 1], weights[:, rows])[:, 0]
+    return values
 
 
 def _each_f1(targets: npt.NDArray[Any], probabilities: Floats, weights: Floats) -> Floats:

@@ -16,10 +16,10 @@ from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
 from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
 
 
-class Regression:
+class Regression(Task):
     """The model predicts the standardized value, (value - mean) / sd.
 
     mean, sd: of the training values (see `of_training`)
@@ -27,7 +27,6 @@ class Regression:
     """
 
     kind: TaskKind = "regression"
-    joint = False
 
     def __init__(self, mean: float = 0.0, sd: float = 1.0, loss: Literal["squared", "huber"] = "squared") -> None:
         self.mean = mean
@@ -55,9 +54,6 @@ class Regression:
         measure = functional.mse_loss if self.loss_kind == "squared" else functional.huber_loss
         return measure(logits[:, 0], wanted)
 
-    def class_index(self, targets: Tensor) -> None:
-        """There are no classes."""
-
     def values(self, logits: Tensor) -> Floats:
         """The predicted values, B."""
         return np.asarray((logits[:, 0].double() * self.sd + self.mean).numpy())
@@ -77,9 +73,6 @@ class Regression:
         r2 = measures["r2"]
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
-    def probabilities(self, logits: Tensor) -> None:
-        """There are no classes."""
-
     def columns(self, logits: Tensor) -> Columns:
         """`value`."""
         return {"value": self.values(logits)}
@@ -89,17 +82,9 @@ class Regression:
         """The value."""
         return ("value",)
 
-    def explained_first(self, logits: Tensor) -> int:
-        """The value."""
-        return 0
-
     def evidence(self, logits: Tensor, name: int) -> Tensor:
         """The value."""
         return logits[:, 0] * self.sd + self.mean
-
-    def shown(self, logits: Tensor, name: int) -> Tensor:
-        """The value."""
-        return self.evidence(logits.double(), name)
 
     def to_dict(self) -> dict[str, Any]:
         """Mean, standard deviation and loss."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from asmil.errors import AsmilError
+from asmil.reporting import jsonable
 from asmil.tables.arrays import Floats
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth, numbers
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
 from asmil.tasks.checked_arrays import checked_outcomes
 from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
 from asmil.tasks.survival_curves import (
@@ -40,7 +41,7 @@ class Baseline:
     center: float
 
 
-class Survival:
+class Survival(Task):
     """Discrete time (incidences or hazards in C bins) or Cox; a target is (time, event), event 1 observed, 0 censored.
 
     edges: C + 1 edges of the time bins (`fit_bins` of the training patients); None for Cox
@@ -76,9 +77,6 @@ class Survival:
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of B patients; logits B x C, targets B x 2 (time, event)."""
         return self._loss(logits, targets, self.alpha)
-
-    def class_index(self, targets: Tensor) -> None:
-        """None: times are not classes."""
 
     def survival(self, logits: Tensor) -> Floats | None:
         """B x m survival at `survival_times`; None for Cox without a baseline."""
@@ -119,11 +117,8 @@ class Survival:
 
     def selection_score(self, measures: Mapping[str, float | None]) -> float:
         """The C-index; 0 if it is undefined."""
-        found = measures.get("c_index")
-        return 0.0 if found is None or np.isnan(found) else float(found)
-
-    def probabilities(self, logits: Tensor) -> None:
-        """There are no classes."""
+        c_index = measures.get("c_index")
+        return 0.0 if c_index is None or np.isnan(c_index) else float(c_index)
 
     def columns(self, logits: Tensor) -> Columns:
         """`risk`, and if there are curves `survival_times` and `survival`, one list per patient."""
@@ -166,10 +161,6 @@ class Survival:
         """The risk."""
         return ("risk",)
 
-    def explained_first(self, logits: Tensor) -> int:
-        """The risk."""
-        return 0
-
     def evidence(self, logits: Tensor, name: int) -> Tensor:
         """The log-risk of Cox, or minus the sum of the survival over the bins.
 
@@ -180,30 +171,24 @@ class Survival:
         of_bins = survival_from_incidence if self.loss_kind == "incidence" else survival_from_hazards
         return risk(of_bins(logits))
 
-    def shown(self, logits: Tensor, name: int) -> Tensor:
-        """The same risk."""
-        return self.evidence(logits.double(), name)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `from_dict`."""
-        baseline = None
-        if self.baseline is not None:
-            times, hazard = list(self.baseline.times), list(self.baseline.hazard)
-            baseline = {"times": times, "hazard": hazard, "center": self.baseline.center}
         return {
             "kind": self.kind,
             "loss": self.loss_kind,
             "alpha": self.alpha,
             "risk": self.risk_kind,
             "edges": None if self.edges is None else self.edges.tolist(),
-            "baseline": baseline,
+            "baseline": jsonable(self.baseline),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Survival:
         """Rebuild a task from the result of `to_dict`."""
-        found = values.get("baseline")
-        baseline = None if found is None else Baseline(tuple(found["times"]), tuple(found["hazard"]), found["center"])
+        stored = values.get("baseline")
+        baseline = (
+            None if stored is None else Baseline(tuple(stored["times"]), tuple(stored["hazard"]), stored["center"])
+        )
         return cls(values["edges"], values["loss"], values["alpha"], values["risk"], baseline)
 
     def _loss(self, logits: Tensor, targets: Tensor, alpha: float) -> Tensor:
@@ -254,10 +239,7 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
     def problems(table: Table) -> Iterator[tuple[Mask, str]]:
         time = table["time"].to_numpy(dtype=np.float64)
         yield ~(np.isfinite(time) & (time >= 0)), "has a missing or negative time; fix the manifest"
-        yield (
-            np.asarray(~table["event"].isin([0, 1])),
-            "has an event that is neither 0 nor 1; fix the manifest",
-        )
+        yield np.asarray(~table["event"].isin([0, 1])), "has an event that is neither 0 nor 1; fix the manifest"
         twice = table.duplicated(["patient", "fold", "seed", "role"]).to_numpy()
         yield twice, "belongs to a patient that the same training predicts twice"
         differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1).to_numpy()

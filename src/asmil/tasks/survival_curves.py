@@ -78,8 +78,8 @@ def survival_at(times: npt.ArrayLike, survival: npt.ArrayLike, at: npt.ArrayLike
     """
     curves = np.asarray(survival, dtype=np.float64)
     steps = np.concatenate([np.ones((*curves.shape[:-1], 1)), curves], axis=-1)
-    place = np.searchsorted(np.asarray(times, dtype=np.float64), np.asarray(at, dtype=np.float64), side="right")
-    return np.asarray(steps[..., place])
+    step = np.searchsorted(np.asarray(times, dtype=np.float64), np.asarray(at, dtype=np.float64), side="right")
+    return np.asarray(steps[..., step])
 
 
 def mean_curve(times: Sequence[npt.ArrayLike], survivals: Sequence[npt.ArrayLike]) -> tuple[Floats, Floats]:

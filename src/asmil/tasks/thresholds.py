@@ -27,14 +27,14 @@ def choose_threshold(positive: npt.ArrayLike, score: npt.ArrayLike, rule: str = 
     values = np.unique(score)
     thresholds = np.r_[values[0], (values[1:] + values[:-1]) / 2, np.nextafter(values[-1], np.inf)]
     ordered_positive, ordered_negative = np.sort(score[is_positive]), np.sort(score[~is_positive])
-    found = n_positive - np.searchsorted(ordered_positive, thresholds, side="left")
-    false = n_negative - np.searchsorted(ordered_negative, thresholds, side="left")
-    sensitivity, specificity = found / n_positive, 1 - false / n_negative
+    true_positives = n_positive - np.searchsorted(ordered_positive, thresholds, side="left")
+    false_positives = n_negative - np.searchsorted(ordered_negative, thresholds, side="left")
+    sensitivity, specificity = true_positives / n_positive, 1 - false_positives / n_negative
     name, least = _parsed(rule)
     if name == "youden":
         worth = np.asarray(sensitivity + specificity)
     elif name == "f1":
-        worth = np.asarray(2 * found / (found + false + n_positive))
+        worth = np.asarray(2 * true_positives / (true_positives + false_positives + n_positive))
     else:
         kept, other = (sensitivity, specificity) if name == "sensitivity" else (specificity, sensitivity)
         worth = np.where(kept >= least - 1e-12, other, -1.0)

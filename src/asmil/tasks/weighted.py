@@ -81,8 +81,8 @@ def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, wei
     called = np.cumsum(np.add.reduceat(ordered_weights, group_starts, axis=1), axis=1)
     precision = _ratio(np.cumsum(positives, axis=1), called)
     total = positives.sum(axis=1)
-    found = (positives * precision).sum(axis=1)
-    return np.asarray(np.where(total > 0, found / np.where(total > 0, total, 1.0), np.nan))
+    summed = (positives * precision).sum(axis=1)
+    return np.asarray(np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan))
 
 
 def label_auc(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:

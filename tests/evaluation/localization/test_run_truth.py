@@ -12,8 +12,7 @@ import tifffile
 
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.annotation_truth import AnnotationTruth
-from asmil.evaluation.localization.tile_maps import Frame
-from asmil.evaluation.localization.truth import TileTruth
+from asmil.evaluation.localization.tile_maps import Frame, TileTruth
 from asmil.slides.annotations import ClassNames, find_annotations
 
 FRAME = Frame(256, (1024, 768), True, 0.25, 32)

@@ -96,10 +96,10 @@ def compare_runs(
     differences = _with_holm(
         [
             replace(
-                _with_tests(paired, found, asked),
-                folds=_over_folds(scores, found, sizes[found.run, found.reference]),
+                _with_tests(paired, difference, asked),
+                folds=_over_folds(scores, difference, sizes[difference.run, difference.reference]),
             )
-            for found in _differences(paired, pairs, scores, asked)
+            for difference in _differences(paired, pairs, scores, asked)
         ]
     )
     return Comparison(
@@ -117,8 +117,8 @@ def compare_runs(
         resamples=resamples,
         skipped=skipped,
         bootstrap_seed=seed,
-        family=sum(not math.isnan(found.p_holm) for found in differences),
-        ensemble_family=sum(one.ensemble is not None and not math.isnan(one.ensemble.p_holm) for one in differences),
+        family=sum(not math.isnan(row.p_holm) for row in differences),
+        ensemble_family=sum(row.ensemble is not None and not math.isnan(row.ensemble.p_holm) for row in differences),
         paired=paired,
         alarms=tuple(_alarms(paired, unit)),
         warnings=tuple(_warnings(paired, scores, differences)),
@@ -162,20 +162,20 @@ def _differences(
         sizes = len(ours.seeds), len(theirs.seeds)
         if sizes not in known:
             draws = draw_seeds_and_patients(*sizes, paired.n_patients, asked.resamples, asked.seed)
-            involved = [one for one in paired.runs.values() if len(one.seeds) in sizes]
+            involved = [candidate for candidate in paired.runs.values() if len(candidate.seeds) in sizes]
             known[sizes] = draws, paired.under(draws.patients, involved)
         draws, values = known[sizes]
         for metric in paired.metrics:
             difference = float(paired.per_seed(ours, metric).mean() - paired.per_seed(theirs, metric).mean())
-            found = summarize_seed_bootstrap(
+            bootstrap = summarize_seed_bootstrap(
                 difference, values[run, metric.name], values[reference, metric.name], draws
             )
             single = [scores[name].metrics[metric.name] for name in (run, reference)]
             estimated = Estimate(
-                difference, found.interval, how="bootstrap over seeds and patients", skipped=found.skipped
+                difference, bootstrap.interval, how="bootstrap over seeds and patients", skipped=bootstrap.skipped
             )
-            p = math.nan if any(map(is_at_edge, single)) else found.p
-            yield Difference(run, reference, metric, _beside_edge(estimated, *single), found.sd, p)
+            p = math.nan if any(map(is_at_edge, single)) else bootstrap.p
+            yield Difference(run, reference, metric, _beside_edge(estimated, *single), bootstrap.sd, p)
 
 
 def _beside_edge(difference: Estimate, run: Estimate, reference: Estimate) -> Estimate:
@@ -190,23 +190,23 @@ def _at_edge(paired: PairedPredictions, run: ComparedRun, metric: Metric) -> Int
     """The interval of a metric that is the same in all resamples of patients."""
     rows = paired.rows
     return widest(
-        edge_interval(rows.task, metric, rows.truth[part], one[part], rows.patients[part].tolist())
-        for one in run.predictions
+        edge_interval(rows.task, metric, rows.truth[part], of_seed[part], rows.patients[part].tolist())
+        for of_seed in run.predictions
         for part in paired.parts[metric.name]
     )
 
 
-def _with_tests(paired: PairedPredictions, found: Difference, asked: Request) -> Difference:
+def _with_tests(paired: PairedPredictions, difference: Difference, asked: Request) -> Difference:
     """Add the tests of the seed ensembles and of single seeds to a difference, if the metric has a test."""
-    if found.metric.paired_test is None:
-        return found
+    if difference.metric.paired_test is None:
+        return difference
 
     def test(ours: Floats, theirs: Floats) -> _Tested:
-        if found.metric.paired_test == "delong":
+        if difference.metric.paired_test == "delong":
             return _auc_test(paired.rows, ours, theirs)
         return _f1_test(paired.rows, ours, theirs, asked.seed)
 
-    run, reference = paired.runs[found.run], paired.runs[found.reference]
+    run, reference = paired.runs[difference.run], paired.runs[difference.reference]
     p = tuple(test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False))
     per_seed = None
     # with a single pair of seeds this would repeat the test of the ensembles
@@ -214,7 +214,8 @@ def _with_tests(paired: PairedPredictions, found: Difference, asked: Request) ->
         seeds = tuple(zip(run.seeds, reference.seeds, strict=False))
         per_seed = SeedTests(seeds, p, SEED_RULE, combine_p(p, SEED_RULE))
     means = run.predictions.mean(axis=0), reference.predictions.mean(axis=0)
-    return replace(found, ensemble=_ensemble_test(paired, found.metric, *means, test(*means), asked), per_seed=per_seed)
+    ensemble = _ensemble_test(paired, difference.metric, *means, test(*means), asked)
+    return replace(difference, ensemble=ensemble, per_seed=per_seed)
 
 
 @dataclass(frozen=True)
@@ -236,22 +237,22 @@ def _ensemble_test(
     """
     assert metric.function is not None
     (joined, ours), (_, theirs) = paired.rows.by_slide(ours), paired.rows.by_slide(theirs)
-    place, function = number_patients(joined.patients.tolist()), metric.function
+    patient, function = number_patients(joined.patients.tolist()), metric.function
 
     def measure(counts: Floats) -> dict[str, Floats]:
-        values = [function(joined.truth, one, counts[:, place]) for one in (ours, theirs)]
-        several = has_two_classes(joined.truth, len(joined.task.names), counts[:, place])
+        values = [function(joined.truth, prediction, counts[:, patient]) for prediction in (ours, theirs)]
+        several = has_two_classes(joined.truth, len(joined.task.names), counts[:, patient])
         return {"values": np.where(several[:, None], np.stack(values, axis=1), np.nan)}
 
     plain = measure(np.ones((1, paired.n_patients)))["values"][0]
-    values = under_draws(measure, draw_patients(paired.n_patients, asked.resamples, asked.seed), len(place))["values"]
+    values = under_draws(measure, draw_patients(paired.n_patients, asked.resamples, asked.seed), len(patient))["values"]
     run, reference = (
         estimate(
             float(plain[k]),
             values[:, k],
-            at_edge=partial(edge_interval, joined.task, metric, joined.truth, one, joined.patients.tolist()),
+            at_edge=partial(edge_interval, joined.task, metric, joined.truth, prediction, joined.patients.tolist()),
         )
-        for k, one in enumerate((ours, theirs))
+        for k, prediction in enumerate((ours, theirs))
     )
     samples = values[:, 0] - values[:, 1]
     difference = Estimate(
@@ -274,7 +275,7 @@ def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> _Tested:
     """
     (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
     labels = [1] if len(rows.task.names) == 2 else range(len(rows.task.names))
-    found, reasons = [], []
+    tested, reasons = [], []
     for label in labels:
         name = rows.task.names[label]
         try:
@@ -283,12 +284,12 @@ def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> _Tested:
             reasons.append(f"class {name}: {error}")
         else:
             interval = UNDEFINED if has_collapsed(test.interval) else test.interval
-            found.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, interval, test.z, test.p))
-    adjusted = holm([one.p for one in found])
-    classes = tuple(replace(one, p_holm=float(p)) for one, p in zip(found, adjusted, strict=True))
+            tested.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, interval, test.z, test.p))
+    adjusted = holm([row.p for row in tested])
+    classes = tuple(replace(row, p_holm=float(p)) for row, p in zip(tested, adjusted, strict=True))
     return _Tested(
         test="DeLong" if len(rows.task.names) == 2 else PER_CLASS,
-        p=min((one.p_holm for one in classes), default=math.nan),
+        p=min((row.p_holm for row in classes), default=math.nan),
         classes=classes,
         reason="; ".join(reasons),
     )
@@ -305,36 +306,35 @@ def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> _T
 
 
 def _over_folds(
-    scores: Mapping[str, RunScores], found: Difference, sizes: tuple[float, float] | str
+    scores: Mapping[str, RunScores], difference: Difference, sizes: tuple[float, float] | str
 ) -> FoldTest | None:
     """The corrected resampled t-test over folds; sizes: of training and test set, or why they are unknown."""
-    ours, theirs = (scores[name].metrics[found.metric.name].per_fold for name in (found.run, found.reference))
+    name = difference.metric.name
+    ours, theirs = (scores[run].metrics[name].per_fold for run in (difference.run, difference.reference))
     if len(ours) < 2:
         return None
     differences = tuple(ours[fold] - theirs[fold] for fold in ours)
-    n_train, n_test = (math.nan, math.nan) if isinstance(sizes, str) else sizes
-    reason = sizes if isinstance(sizes, str) else ""
-    if not reason and any(map(math.isnan, differences)):
-        reason = "the metric is undefined in a fold"
     mean, df = Estimate(float(np.mean(differences)), how="corrected resampled t"), len(differences) - 1
-    if not reason:
-        try:
-            test = corrected_resampled_t(differences, n_train, n_test)
-        except AsmilError as error:
-            reason = str(error)
-        else:
-            reach = float(stdtrit(df, 0.975)) * math.sqrt(
-                (1 / len(differences) + n_test / n_train) * np.var(differences, ddof=1)
-            )
-            mean = replace(mean, interval=Interval(mean.value - reach, mean.value + reach))
-            return FoldTest(differences, mean, n_train, n_test, test.t, test.df, test.p)
-    return FoldTest(differences, mean, n_train, n_test, math.nan, df, math.nan, reason)
+    n_train, n_test = (math.nan, math.nan) if isinstance(sizes, str) else sizes
+    try:
+        if isinstance(sizes, str):
+            raise AsmilError(sizes)
+        if any(map(math.isnan, differences)):
+            raise AsmilError("the metric is undefined in a fold")
+        test = corrected_resampled_t(differences, n_train, n_test)
+    except AsmilError as error:
+        return FoldTest(differences, mean, n_train, n_test, math.nan, df, math.nan, str(error))
+    reach = float(stdtrit(df, 0.975)) * math.sqrt(
+        (1 / len(differences) + n_test / n_train) * np.var(differences, ddof=1)
+    )
+    mean = replace(mean, interval=Interval(mean.value - reach, mean.value + reach))
+    return FoldTest(differences, mean, n_train, n_test, test.t, test.df, test.p)
 
 
 def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request) -> tuple[float, float] | str:
     """Mean sizes of the training set and the evaluated set over folds, from `splits.csv`; a sentence if unknown."""
     unit = "patient" if paired.rows.task.by_patient else asked.unit
-    found = []
+    sizes = []
     for name in pair:
         file = paired.runs[name].run.layout.splits
         try:
@@ -345,28 +345,28 @@ def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request
         counts = counts.reindex(columns=["train", asked.role], fill_value=0)
         if (counts == 0).any(axis=None):
             return f"{file}: a fold has no training slides or no slides to evaluate; check the splits"
-        found.append((float(counts["train"].mean()), float(counts[asked.role].mean())))
+        sizes.append((float(counts["train"].mean()), float(counts[asked.role].mean())))
     # if the training sets differ, use the smaller one: it gives the larger p-value
-    return min(found)
+    return min(sizes)
 
 
 def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
     """Adjust p-values by Holm's method: those of means over seeds, and those of ensembles, are a family each."""
-    means = _adjusted([one.p for one in differences])
-    ensembles = _adjusted([math.nan if one.ensemble is None else one.ensemble.p for one in differences])
+    means = _adjusted([row.p for row in differences])
+    ensembles = _adjusted([math.nan if row.ensemble is None else row.ensemble.p for row in differences])
     return [
         replace(
-            one, p_holm=of_mean, ensemble=None if one.ensemble is None else replace(one.ensemble, p_holm=of_ensemble)
+            row, p_holm=of_mean, ensemble=None if row.ensemble is None else replace(row.ensemble, p_holm=of_ensemble)
         )
-        for one, of_mean, of_ensemble in zip(differences, means, ensembles, strict=True)
+        for row, of_mean, of_ensemble in zip(differences, means, ensembles, strict=True)
     ]
 
 
 def _adjusted(p: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values of those that are defined; the others stay nan."""
-    family = [place for place, one in enumerate(p) if not math.isnan(one)]
-    adjusted = dict(zip(family, holm([p[place] for place in family]).tolist(), strict=True))
-    return [adjusted.get(place, math.nan) for place in range(len(p))]
+    family = [index for index, value in enumerate(p) if not math.isnan(value)]
+    adjusted = dict(zip(family, holm([p[index] for index in family]).tolist(), strict=True))
+    return [adjusted.get(index, math.nan) for index in range(len(p))]
 
 
 def _alarms(paired: PairedPredictions, unit: UnitKind) -> Iterator[str]:
@@ -382,15 +382,15 @@ def _warnings(
 ) -> Iterator[str]:
     """Caveats about this comparison, one sentence each."""
     rows, runs = paired.rows, list(paired.runs.values())
-    opposite = [words for found in differences if (words := found.opposite_words)]
+    opposite = [words for difference in differences if (words := difference.opposite_words)]
     if opposite:
         yield f"Opposite signs: {'; '.join(opposite)}. Which run is better depends on which of them you use."
     yield from few_per_class(rows.task, rows.truth, rows.patients.tolist())
     at_edge = [
         f"{metric.title} of {name}"
-        for name, one in scores.items()
+        for name, run in scores.items()
         for metric in paired.metrics
-        if is_at_edge(one.metrics[metric.name])
+        if is_at_edge(run.metrics[metric.name])
     ]
     if at_edge:
         yield (
@@ -420,20 +420,20 @@ def _warnings(
             "compares these trained models, not the methods."
         )
     yield from _other_training_parts(runs)
-    for found in differences:
-        what = f"{found.run} compared with {found.reference}, {found.metric.title}"
-        if found.ensemble is not None and found.ensemble.reason:
-            yield f"{what}: {found.ensemble.test} is incomplete ({found.ensemble.reason})."
-        if found.folds is not None and found.folds.reason:
-            yield f"{what}: no t-test over folds ({found.folds.reason})."
+    for difference in differences:
+        what = f"{difference.run} compared with {difference.reference}, {difference.metric.title}"
+        if difference.ensemble is not None and difference.ensemble.reason:
+            yield f"{what}: {difference.ensemble.test} is incomplete ({difference.ensemble.reason})."
+        if difference.folds is not None and difference.folds.reason:
+            yield f"{what}: no t-test over folds ({difference.folds.reason})."
 
 
 def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
     first = _training_part(runs[0])
     for run in runs[1:]:
-        found = _training_part(run)
-        if first is not None and found is not None and found != first:
-            fold, slide = sorted(first ^ found)[0]
+        other = _training_part(run)
+        if first is not None and other is not None and other != first:
+            fold, slide = sorted(first ^ other)[0]
             yield (
                 f"{run.name} and {runs[0].name} were not trained on the same slides (e.g. {slide} in "
                 f"{run.run.fold_names[fold]}): part of the difference may come from the training data."

@@ -127,7 +127,7 @@ class Difference:
     def opposite(self) -> dict[str, float]:
         """Other quantities whose difference has the opposite sign, by name; not if one of them rounds to 0."""
         others = {"seed ensembles": self.ensemble, "means over folds": self.folds}
-        values = {name: one.estimate.value for name, one in others.items() if one is not None}
+        values = {name: quantity.estimate.value for name, quantity in others.items() if quantity is not None}
         return {
             name: value
             for name, value in values.items()
@@ -182,7 +182,9 @@ class Comparison(Displayed):
     def table(self) -> pd.DataFrame:
         """One row per run and metric: value, limits of the 95 % interval, and standard deviation over seeds."""
         rows = [
-            {"run": run.name, "metric": name, **one.with_sd()} for run in self.runs for name, one in run.metrics.items()
+            {"run": run.name, "metric": name, **metric.with_sd()}
+            for run in self.runs
+            for name, metric in run.metrics.items()
         ]
         return pd.DataFrame(rows).set_index(["run", "metric"])
 
@@ -191,8 +193,8 @@ class Comparison(Displayed):
         """One row per pair of runs and metric: the difference, the limits of its 95 % interval, and its p-values."""
         keys = ["run", "reference", "metric"]
         rows = [
-            (one.run, one.reference, one.metric.name, one.value, *one.interval, one.p, one.p_holm)
-            for one in self.differences
+            (row.run, row.reference, row.metric.name, row.value, *row.interval, row.p, row.p_holm)
+            for row in self.differences
         ]
         return pd.DataFrame(rows, columns=[*keys, "difference", "low", "high", "p", "p_holm"]).set_index(keys)
 

@@ -54,9 +54,9 @@ class Rows:
 
     def by_slide(self, prediction: Floats) -> tuple[Rows, Floats]:
         """One row per slide: predictions (n x C) of folds that share a slide are averaged."""
-        names, first, place = np.unique(self.slides.astype(str), return_index=True, return_inverse=True)
+        names, first, slide_index = np.unique(self.slides.astype(str), return_index=True, return_inverse=True)
         total = np.zeros((len(names), prediction.shape[1]))
-        np.add.at(total, place, prediction)
+        np.add.at(total, slide_index, prediction)
         joined = replace(
             self,
             slides=self.slides[first],
@@ -64,7 +64,7 @@ class Rows:
             folds=np.zeros(len(names), dtype=np.intp),
             truth=self.truth[first],
         )
-        return joined, total / np.bincount(place)[:, None]
+        return joined, total / np.bincount(slide_index)[:, None]
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,16 @@ class PairedPredictions:
             weights = {name: [drawn[:, patient[part]] for part in parts] for name, parts in self.parts.items()}
             return {
                 (run.name, metric.name): np.stack(
-                    [self._mean_over_parts(metric, one, weights[metric.name]) for one in run.predictions], axis=1
+                    [self._mean_over_parts(metric, of_seed, weights[metric.name]) for of_seed in run.predictions],
+                    axis=1,
                 )
                 for run in runs
                 for metric in self.metrics
             }
 
-        found = under_draws(measure, counts, len(patient))
-        undefined = np.isnan(np.concatenate(list(found.values()), axis=1)).any(axis=1)
-        return {key: np.where(undefined[:, None], np.nan, values) for key, values in found.items()}
+        drawn = under_draws(measure, counts, len(patient))
+        undefined = np.isnan(np.concatenate(list(drawn.values()), axis=1)).any(axis=1)
+        return {key: np.where(undefined[:, None], np.nan, values) for key, values in drawn.items()}
 
     def _mean_over_parts(self, metric: Metric, prediction: Floats, weights: Sequence[Floats]) -> Floats:
         """R values from the R x n_k weights of every part."""
@@ -141,7 +142,10 @@ def _part_values(rows: Rows, run: ComparedRun, metric: Metric, parts: Sequence[I
     """Parts x S: the metric of every seed in every part; nan where undefined."""
     return np.array(
         [
-            [_measured(metric, rows.truth[part], one[part], np.ones((1, len(part))))[0] for one in run.predictions]
+            [
+                _measured(metric, rows.truth[part], of_seed[part], np.ones((1, len(part))))[0]
+                for of_seed in run.predictions
+            ]
             for part in parts
         ]
     )
@@ -151,9 +155,9 @@ def _measured(metric: Metric, truth: Truth, prediction: Floats, weights: Floats)
     """R values; nan for resamples without a patient of this part."""
     assert metric.function is not None
     drawn = weights.sum(axis=1) > 0
-    found = np.full(len(weights), np.nan)
-    found[drawn] = metric.function(truth, prediction, weights[drawn])
-    return found
+    values = np.full(len(weights), np.nan)
+    values[drawn] = metric.function(truth, prediction, weights[drawn])
+    return values
 
 
 def _defined_parts(rows: Rows, run: ComparedRun, metric: Metric) -> list[Integers]:
@@ -177,7 +181,7 @@ def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pair
     if reference is not None and all_pairs:
         raise AsmilError("give either a reference or all pairs, not both")
     known = [Path(run).resolve() for run in runs]
-    twice = next((run for place, run in enumerate(runs) if known[place] in known[:place]), None)
+    twice = next((run for index, run in enumerate(runs) if known[index] in known[:index]), None)
     if twice is not None:
         raise AsmilError(f"{twice} is given twice; give every run once")
     needed = None if reference is None else Path(reference).resolve()
@@ -218,9 +222,11 @@ def pairs_of(paired: PairedPredictions, reference: Path | str | None, all_pairs:
     """Pairs (run, reference): every other run with the reference, or every run with every earlier one."""
     names = list(paired.runs)
     if all_pairs:
-        return [(run, earlier) for place, earlier in enumerate(names) for run in names[place + 1 :]]
+        return [(run, earlier) for index, earlier in enumerate(names) for run in names[index + 1 :]]
     wanted = None if reference is None else Path(reference).resolve()
-    chosen = next((one.name for one in paired.runs.values() if one.run.path.resolve() == wanted), names[0])
+    chosen = next(
+        (compared.name for compared in paired.runs.values() if compared.run.path.resolve() == wanted), names[0]
+    )
     return [(run, chosen) for run in names if run != chosen]
 
 
@@ -247,10 +253,10 @@ def _refuse_other_tasks(runs: Sequence[Run], names: Sequence[str]) -> None:
 
 def _refuse_other_slides(first: pd.DataFrame, other: pd.DataFrame, first_name: str, name: str) -> None:
     """Both tables of predictions must contain the same slides in the same folds."""
-    known, found = (
+    known, given = (
         {str(slide): set(part) for slide, part in table.groupby("slide")["fold"]} for table in (first, other)
     )
-    for here, there, has, lacks in ((known, found, first_name, name), (found, known, name, first_name)):
+    for here, there, has, lacks in ((known, given, first_name, name), (given, known, name, first_name)):
         missing = sorted(set(here) - set(there))
         if missing:
             raise AsmilError(
@@ -258,8 +264,8 @@ def _refuse_other_slides(first: pd.DataFrame, other: pd.DataFrame, first_name: s
                 "compare runs that were evaluated on the same slides"
             )
     for slide, folds in known.items():
-        if folds != found[slide]:
-            in_first, in_other = (" and ".join(map(str, sorted(numbers))) for numbers in (folds, found[slide]))
+        if folds != given[slide]:
+            in_first, in_other = (" and ".join(map(str, sorted(numbers))) for numbers in (folds, given[slide]))
             raise AsmilError(
                 f"{name} evaluates slide {slide} in fold {in_other}, but {first_name} in fold {in_first}; compare runs "
                 "with the same splits"
@@ -270,11 +276,11 @@ def _refuse_other_truth(
     first: pd.DataFrame, other: pd.DataFrame, columns: Sequence[str], names: tuple[str, str]
 ) -> None:
     """Both tables must have the same patient and target for every slide."""
-    known, found = (table.drop_duplicates("slide").set_index("slide") for table in (first, other))
+    known, given = (table.drop_duplicates("slide").set_index("slide") for table in (first, other))
     for column in ("patient", *columns):
-        if column not in found:
+        if column not in given:
             raise AsmilError(f"{names[1]}: the predictions have no column {column}; train the run again")
-        here, there = known[column], found[column].reindex(known.index)
+        here, there = known[column], given[column].reindex(known.index)
         differs = np.flatnonzero(_differ(here, there))
         if len(differs):
             raise AsmilError(
@@ -283,11 +289,11 @@ def _refuse_other_truth(
             )
 
 
-def _differ(known: pd.Series[Any], found: pd.Series[Any]) -> npt.NDArray[np.bool_]:
-    if pd.api.types.is_numeric_dtype(known) and pd.api.types.is_numeric_dtype(found):
-        here, there = (part.to_numpy(dtype=np.float64) for part in (known, found))
+def _differ(known: pd.Series[Any], given: pd.Series[Any]) -> npt.NDArray[np.bool_]:
+    if pd.api.types.is_numeric_dtype(known) and pd.api.types.is_numeric_dtype(given):
+        here, there = (part.to_numpy(dtype=np.float64) for part in (known, given))
         return np.asarray(~np.isclose(here, there, rtol=1e-9, atol=0, equal_nan=True))
-    return np.asarray(known.astype(str).to_numpy() != found.astype(str).to_numpy())
+    return np.asarray(known.astype(str).to_numpy() != given.astype(str).to_numpy())
 
 
 def _table(run: Run, asked: Request) -> pd.DataFrame:

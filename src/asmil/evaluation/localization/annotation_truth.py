@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.tile_maps import Frame
-from asmil.evaluation.localization.truth import Mask
+from asmil.evaluation.localization.tile_maps import Booleans, Frame
 from asmil.slides.annotations import (
     MASK_SUFFIXES,
     AnnotationFiles,
@@ -34,7 +33,7 @@ class AnnotationTruth:
         self._areas: dict[str, TumorArea] = {}
         self._file_notes: list[str] = []
 
-    def tumor(self, slide: str, frame: Frame) -> Mask | None:
+    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
         """The tumor mask of a slide, without excluded regions."""
         if slide in self._files.clashing:
             paths = " and ".join(map(str, self._files.clashing[slide]))

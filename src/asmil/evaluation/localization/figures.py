@@ -22,9 +22,11 @@ SPREAD = 0.16
 NORMAL_PICTURED = 2
 
 
-def froc_figure(found: Localization) -> str | None:
+def froc_figure(localization: Localization) -> str | None:
     """Sensitivity over false positives per slide, one line per scaling; rings are the points that FROC averages."""
-    curves = [(scaling, one.froc) for scaling, one in found.summary.scaled.items() if not one.froc.reason]
+    curves = [
+        (scaling, summary.froc) for scaling, summary in localization.summary.scaled.items() if not summary.froc.reason
+    ]
     if not curves:
         return None
     with new_figure(5.4, 3.6) as figure:
@@ -56,20 +58,20 @@ def froc_figure(found: Localization) -> str | None:
         return svg_text(figure)
 
 
-def slides_figure(found: Localization) -> str | None:
+def slides_figure(localization: Localization) -> str | None:
     """Dice of every tumor slide and specificity of every normal one, one column per scaling; bars are means."""
     panels = []
-    if found.summary.n_tumor:
+    if localization.summary.n_tumor:
         panels.append(("Dice of tumor slides", "dice"))
-    if found.summary.n_normal:
+    if localization.summary.n_normal:
         panels.append(("specificity of normal slides", "specificity"))
     with new_figure(5.4, 3.6) as figure:
-        for place, (title, measure) in enumerate(panels):
-            axes = figure.add_subplot(1, len(panels), place + 1)
-            for number, scaling in enumerate(found.protocol.scalings):
-                values = np.array([getattr(one.scaled[scaling], measure) for one in found.slides])
+        for column, (title, measure) in enumerate(panels):
+            axes = figure.add_subplot(1, len(panels), column + 1)
+            for number, scaling in enumerate(localization.protocol.scalings):
+                values = np.array([getattr(slide.scaled[scaling], measure) for slide in localization.slides])
                 _draw_points(axes, number, values[~np.isnan(values)])
-            names = [scaling_title(scaling).replace(", ", "\n") for scaling in found.protocol.scalings]
+            names = [scaling_title(scaling).replace(", ", "\n") for scaling in localization.protocol.scalings]
             axes.set_xticks(range(len(names)), names)
             axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(-0.03, 1.03))
             axes.set_title(title)
@@ -77,42 +79,40 @@ def slides_figure(found: Localization) -> str | None:
         return svg_text(figure)
 
 
-def _draw_points(axes: Axes, place: int, values: np.ndarray) -> None:
-    color = COLORS[place % len(COLORS)]
+def _draw_points(axes: Axes, column: int, values: np.ndarray) -> None:
+    color = COLORS[column % len(COLORS)]
     spread = np.linspace(-SPREAD, SPREAD, len(values)) if len(values) > 1 else np.zeros(len(values))
-    axes.plot(place + spread, values, "o", color=color, alpha=0.6, ms=4, markeredgewidth=0)
+    axes.plot(column + spread, values, "o", color=color, alpha=0.6, ms=4, markeredgewidth=0)
     if len(values):
-        axes.hlines(values.mean(), place - 0.3, place + 0.3, color=color, linewidth=2)
+        axes.hlines(values.mean(), column - 0.3, column + 0.3, color=color, linewidth=2)
 
 
-def pictured_slides(found: Localization) -> list[SlideMeasures]:
+def pictured_slides(localization: Localization) -> list[SlideMeasures]:
     """The first tumor slides, whose masks were kept, and the first normal slides."""
-    normal = [one for one in found.slides if one.is_normal]
-    return [one for one in found.slides if one.name in found.masks] + normal[:NORMAL_PICTURED]
+    normal = [slide for slide in localization.slides if slide.is_normal]
+    return [slide for slide in localization.slides if slide.name in localization.masks] + normal[:NORMAL_PICTURED]
 
 
-def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
+def slide_figures(localization: Localization, slide: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
     """The slide, its heat map, and the tiles above the threshold of each scaling, with the outline of the tumor.
 
     Scalings that mark the same tiles share a panel.
     """
-    frame, mask = one.map.frame, found.masks.get(one.name)
-    scalings_of: dict[bytes, list[Scaling]] = {}
-    marked_tiles: dict[bytes, np.ndarray] = {}
-    for scaling, measures in one.scaled.items():
+    frame, mask = slide.map.frame, localization.masks.get(slide.name)
+    panels: dict[bytes, tuple[np.ndarray, list[Scaling]]] = {}
+    for scaling, measures in slide.scaled.items():
         marked = measures.scores >= THRESHOLDS[scaling]
-        marked_tiles[marked.tobytes()] = marked
-        scalings_of.setdefault(marked.tobytes(), []).append(scaling)
+        panels.setdefault(marked.tobytes(), (marked, []))[1].append(scaling)
     calls = {}
-    for key, scalings in scalings_of.items():
-        measures = one.scaled[scalings[0]]
+    for marked, scalings in panels.values():
+        measures = slide.scaled[scalings[0]]
         value = f"Dice {measures.dice:.3f}" if mask is not None else f"specificity {measures.specificity:.3f}"
-        calls[f"{' and '.join(map(scaling_title, scalings))}: {value}"] = marked_tiles[key]
+        calls[f"{' and '.join(map(scaling_title, scalings))}: {value}"] = marked
     return slide_panels(
-        SlideFrame(one.name, one.map.coords, frame.tile_px, frame.size_px, frame.mpp),
-        images.get(one.name),
-        TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
+        SlideFrame(slide.name, slide.map.coords, frame.tile_px, frame.size_px, frame.mpp),
+        images.get(slide.name),
+        TileMap(slide.map.heat, localization.heatmap_kind, title=f"heat map: {localization.heatmap_kind}"),
         calls,
         None if mask is None else trace_outlines(mask, frame.downsample),
-        [f"{alarm.name}." for alarm in found.alarms],
+        [f"{alarm.name}." for alarm in localization.alarms],
     )

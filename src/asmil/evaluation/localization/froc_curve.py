@@ -120,8 +120,8 @@ def judge_detections(slide: FrocSlide, index: Index = "round") -> SlideHits:
         nothing = np.zeros(0)
         return SlideHits(slide.name, True, score, nothing, nothing.astype(bool))
     labels = _checked_labels(slide, slide.labels)
-    row, row_inside = _place(y / slide.downsample, labels.shape[0], index)
-    column, column_inside = _place(x / slide.downsample, labels.shape[1], index)
+    row, row_inside = _pixel(y / slide.downsample, labels.shape[0], index)
+    column, column_inside = _pixel(x / slide.downsample, labels.shape[1], index)
     inside = row_inside & column_inside
     hit = np.zeros(len(score), dtype=np.intp)
     hit[inside] = labels[row[inside], column[inside]]
@@ -169,7 +169,7 @@ def _checked_detections(slide: FrocSlide) -> Floats:
     return detections.T
 
 
-def _place(position: Floats, length: int, index: Index) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def _pixel(position: Floats, length: int, index: Index) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
     """Integer positions, and which of them are on the mask; one past the end counts as the end."""
     whole = np.floor(position) if index == "floor" else np.rint(position)
     inside = (whole >= 0) & (whole <= length)
@@ -219,18 +219,18 @@ def froc_options(preset: str) -> FrocOptions:
 def froc_of_hits(hits: Sequence[SlideHits], options: FrocOptions) -> Froc:
     """The FROC of slides whose detections are already assigned to lesions, with the index of these options."""
     pool = HitPool(hits, options)
-    curve = pool.curve(np.ones(len(hits)))
+    thresholds, average_fp, sensitivity = pool.curve(np.ones(len(hits)))
     reason = pool.reason()
     sensitivities = np.full(len(options.fp_targets), np.nan)
     if not reason:
-        sensitivities = sensitivity_at(options.fp_targets, curve.average_fp, curve.sensitivity, options.rule)
+        sensitivities = sensitivity_at(options.fp_targets, average_fp, sensitivity, options.rule)
     return Froc(
         score=float(sensitivities.mean()),
         sensitivities=sensitivities,
         fp_targets=options.fp_targets,
-        average_fp=curve.average_fp,
-        sensitivity=curve.sensitivity,
-        thresholds=curve.thresholds,
+        average_fp=average_fp,
+        sensitivity=sensitivity,
+        thresholds=thresholds,
         n_lesions=sum(slide.n_lesions for slide in hits),
         n_slides=len(hits),
         n_normal=sum(slide.is_normal for slide in hits),
@@ -246,15 +246,6 @@ def resampled_froc(hits: Sequence[SlideHits], options: FrocOptions, counts: npt.
     return np.array([pool.score(row) for row in np.atleast_2d(np.asarray(counts, dtype=np.float64))])
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points of a FROC curve, from the lowest threshold to the highest, then (0, 0) at infinity."""
-
-    thresholds: Floats
-    average_fp: Floats
-    sensitivity: Floats
-
-
 class HitPool:
     """The hits of many slides, sorted once, so that the curve of each resample is cheap."""
 
@@ -266,11 +257,10 @@ class HitPool:
         false_positives = [
             slide.false_positives if with_fp else np.zeros(0) for slide, with_fp in zip(hits, counted, strict=True)
         ]
-        lesions = [slide.lesion_scores for slide in hits]
         fp_score, self._fp_slide = _join(false_positives)
-        lesion_score, self._lesion_slide = _join(lesions)
-        self.thresholds, place = np.unique(np.concatenate([fp_score, lesion_score]), return_inverse=True)
-        self._fp_place, self._lesion_place = place[: len(fp_score)], place[len(fp_score) :]
+        lesion_score, self._lesion_slide = _join([slide.lesion_scores for slide in hits])
+        self.thresholds, index = np.unique(np.concatenate([fp_score, lesion_score]), return_inverse=True)
+        self._fp_index, self._lesion_index = index[: len(fp_score)], index[len(fp_score) :]
         # Under `floor` lesions have float32 scores, which are compared with the threshold in float32.
         reached = self.thresholds.astype(np.float32) if options.index == "floor" else self.thresholds
         self._lesion_reach = np.searchsorted(reached, lesion_score, side="right") - 1
@@ -285,13 +275,16 @@ class HitPool:
             return "false positives are averaged over normal slides, and there are none"
         return ""
 
-    def curve(self, counts: Floats) -> Curve:
-        """The curve if slide s is drawn counts[s] times; nan instead of a division by 0."""
+    def curve(self, counts: Floats) -> tuple[Floats, Floats, Floats]:
+        """Thresholds (lowest first, then infinity), average_fp and sensitivity if slide s is drawn counts[s] times.
+
+        A division by 0 gives nan.
+        """
         n = len(self.thresholds)
         of_fp, of_lesion = counts[self._fp_slide], counts[self._lesion_slide]
-        false = _counts_from(self._fp_place, of_fp, n)
-        found = _counts_from(self._lesion_reach, of_lesion * self._is_target, n)
-        present = np.bincount(self._fp_place, of_fp, n) + np.bincount(self._lesion_place, of_lesion, n) > 0
+        false = _counts_from(self._fp_index, of_fp, n)
+        hit = _counts_from(self._lesion_reach, of_lesion * self._is_target, n)
+        present = np.bincount(self._fp_index, of_fp, n) + np.bincount(self._lesion_index, of_lesion, n) > 0
         if self.options.thresholds == "positive":
             kept = present & (self.thresholds > 0)
         else:
@@ -299,20 +292,17 @@ class HitPool:
             kept[np.flatnonzero(present)[:1]] = False
         slides = counts[self.is_normal].sum() if self.options.fp_slides == "normal" else counts.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
-            return Curve(
-                np.append(self.thresholds[kept], np.inf),
-                np.append(false[kept], 0.0) / slides,
-                np.append(found[kept], 0.0) / (counts @ self.n_lesions),
-            )
+            average_fp = np.append(false[kept], 0.0) / slides
+            sensitivity = np.append(hit[kept], 0.0) / (counts @ self.n_lesions)
+        return np.append(self.thresholds[kept], np.inf), average_fp, sensitivity
 
     def score(self, counts: Floats) -> float:
         """The score if slide s is drawn counts[s] times; nan without lesions or without slides to average over."""
         averaged_over = self.is_normal if self.options.fp_slides == "normal" else np.ones(len(counts), dtype=bool)
         if counts @ self.n_lesions == 0 or not counts[averaged_over].any():
             return float("nan")
-        curve = self.curve(counts)
-        at_targets = sensitivity_at(self.options.fp_targets, curve.average_fp, curve.sensitivity, self.options.rule)
-        return float(at_targets.mean())
+        _, average_fp, sensitivity = self.curve(counts)
+        return float(sensitivity_at(self.options.fp_targets, average_fp, sensitivity, self.options.rule).mean())
 
 
 def sensitivity_at(fp_targets: Sequence[float], average_fp: Floats, sensitivity: Floats, rule: Rule) -> Floats:
@@ -326,8 +316,8 @@ def sensitivity_at(fp_targets: Sequence[float], average_fp: Floats, sensitivity:
     if rule == "linear":
         return np.asarray(np.interp(fp_targets, rising_fp, rising_sensitivity))
     if rule == "up":
-        place = np.searchsorted(rising_fp, fp_targets, side="left")
-        return rising_sensitivity[np.minimum(place, len(rising_fp) - 1)]
+        index = np.searchsorted(rising_fp, fp_targets, side="left")
+        return rising_sensitivity[np.minimum(index, len(rising_fp) - 1)]
     return rising_sensitivity[np.searchsorted(rising_fp, fp_targets, side="right") - 1]
 
 
@@ -337,6 +327,6 @@ def _join(parts: Sequence[Floats]) -> tuple[Floats, npt.NDArray[np.intp]]:
     return np.concatenate([np.zeros(0), *parts]), of_part
 
 
-def _counts_from(place: npt.NDArray[np.intp], weights: Floats, n: int) -> Floats:
-    """n sums: for each k, the total weight of all places from k on."""
-    return np.asarray(np.bincount(place, weights, n)[::-1].cumsum()[::-1])
+def _counts_from(index: npt.NDArray[np.intp], weights: Floats, n: int) -> Floats:
+    """n sums: for each k, the total weight of all indices from k on."""
+    return np.asarray(np.bincount(index, weights, n)[::-1].cumsum()[::-1])

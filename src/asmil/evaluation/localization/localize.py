@@ -21,8 +21,8 @@ from asmil.evaluation.localization.slide_evaluator import (
     SlideEvaluator,
     SlideMeasures,
 )
+from asmil.evaluation.localization.tile_maps import TileTruth, Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
-from asmil.evaluation.localization.truth import TileTruth, Truth
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.reporting import Estimate
@@ -178,10 +178,10 @@ def localize_run(
 def tile_auc_and_froc(run: Path | str, settings: LocalizeSettings) -> tuple[Estimate, Estimate] | None:
     """Tile AUC and FROC (min-max scaling) of a run's maps; None if no slide can be evaluated."""
     try:
-        found = localize_run(run, settings, n_masks=0).summary
+        summary = localize_run(run, settings, n_masks=0).summary
     except AsmilError:
         return None
-    return found.unscaled["tile_auc"], found.scaled["minmax"].numbers["froc"]
+    return summary.unscaled["tile_auc"], summary.scaled["minmax"].numbers["froc"]
 
 
 def _read_cohort(maps: EvaluatedMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
@@ -196,8 +196,8 @@ def _read_cohort(maps: EvaluatedMaps, settings: LocalizeSettings) -> tuple[Cohor
     path = evaluated.manifest
     if own and not evaluated.is_there:
         raise AsmilError(f"{path}: the manifest of the run was not found; give its path with --cohort")
-    cohort, found = evaluated.read("classification", settings.features)
-    errors = [str(problem) for problem in found if problem.severity == "error"]
+    cohort, cohort_problems = evaluated.read("classification", settings.features)
+    errors = [str(problem) for problem in cohort_problems if problem.severity == "error"]
     if not own:
         return cohort, errors
     problems = []
@@ -286,7 +286,7 @@ def _run_notes(
 
 def _spacing_notes(slides: Sequence[SlideMeasures]) -> Iterator[str]:
     """Caveats about the size of mask pixels, which affects the lesions of FROC."""
-    frames = [one.map.frame for one in slides]
+    frames = [slide.map.frame for slide in slides]
     known = {(frame.downsample, round(frame.um_per_pixel, 3)) for frame in frames if frame.mpp is not None}
     if known:
         sizes = ", ".join(f"{side} px = {um:g} um" for side, um in sorted(known))
@@ -305,47 +305,46 @@ def summarize(slides: Sequence[SlideMeasures], options: FrocOptions, resamples: 
     All metrics use the same resamples. Dice, region recall and the no-miss rates are for tumor slides, specificity for
     normal slides. Tile AUC and AP are means over slides with both kinds of tiles; the pooled versions use all tiles.
     """
-    patients = [one.map.slide.patient for one in slides]
+    patients = [slide.map.slide.patient for slide in slides]
     counts = drawn_slides(patients, resamples, seed)
     scalings = list(slides[0].scaled)
     return Summary(
         scaled={scaling: _summarize_scaling(slides, scaling, options, counts) for scaling in scalings},
         unscaled={
-            "tile_auc": mean_estimate([one.tile_auc for one in slides], counts),
-            "tile_ap": mean_estimate([one.tile_ap for one in slides], counts),
+            "tile_auc": mean_estimate([slide.tile_auc for slide in slides], counts),
+            "tile_ap": mean_estimate([slide.tile_ap for slide in slides], counts),
         },
-        best_specificity=mean_estimate([one.best_specificity for one in slides], counts[:1]).value,
-        n_tumor=sum(not one.is_normal for one in slides),
-        n_normal=sum(one.is_normal for one in slides),
+        best_specificity=mean_estimate([slide.best_specificity for slide in slides], counts[:1]).value,
+        n_tumor=sum(not slide.is_normal for slide in slides),
+        n_normal=sum(slide.is_normal for slide in slides),
         n_patients=len(set(patients)),
-        n_tumor_patients=_count_patients(slides, is_normal=False),
-        n_normal_patients=_count_patients(slides, is_normal=True),
+        n_tumor_patients=len({slide.map.slide.patient for slide in slides if not slide.is_normal}),
+        n_normal_patients=len({slide.map.slide.patient for slide in slides if slide.is_normal}),
         resamples=resamples,
     )
-
-
-def _count_patients(slides: Sequence[SlideMeasures], is_normal: bool) -> int:
-    return len({one.map.slide.patient for one in slides if one.is_normal == is_normal})
 
 
 def _summarize_scaling(
     slides: Sequence[SlideMeasures], scaling: Scaling, options: FrocOptions, counts: Floats
 ) -> ScalingSummary:
-    scaled = [one.scaled[scaling] for one in slides]
-    hits = [one.hits for one in scaled]
-    tumor, scores = [one.tumor for one in slides], [one.scores for one in scaled]
+    scaled = [slide.scaled[scaling] for slide in slides]
+    hits = [measures.hits for measures in scaled]
+    tumor, scores = [slide.tumor for slide in slides], [measures.scores for measures in scaled]
     pooled = rank_tiles(tumor, scores).pooled
     aucs, precisions = resampled_ranking(tumor, scores, counts[1:])
     froc = froc_of_hits(hits, options)
+
+    def mean(name: str) -> Estimate:
+        return mean_estimate([getattr(measures, name) for measures in scaled], counts)
+
+    regions = [measures.regions_found for measures in scaled], [slide.n_regions for slide in slides]
     numbers = {
         "froc": estimate(froc.score, resampled_froc(hits, options, counts[1:]), n=len(slides)),
-        "dice": mean_estimate([one.dice for one in scaled], counts),
-        "specificity": mean_estimate([one.specificity for one in scaled], counts),
-        "no_miss_regions": mean_estimate([one.without_missed_region for one in scaled], counts),
-        "no_miss_tiles": mean_estimate([one.without_missed_tile for one in scaled], counts),
-        "region_recall": ratio_estimate(
-            [one.regions_found for one in scaled], [one.n_regions for one in slides], counts
-        ),
+        "dice": mean("dice"),
+        "specificity": mean("specificity"),
+        "no_miss_regions": mean("without_missed_region"),
+        "no_miss_tiles": mean("without_missed_tile"),
+        "region_recall": ratio_estimate(*regions, counts),
         "pooled_auc": estimate(pooled.auc, aucs, n=len(slides)),
         "pooled_ap": estimate(pooled.ap, precisions, n=len(slides)),
     }

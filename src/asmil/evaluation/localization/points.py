@@ -21,7 +21,7 @@ from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
 from asmil.tables.arrays import Floats
 from asmil.tasks.checked_arrays import corners_of, numbers_of, one_per_tile
 
-Places = npt.NDArray[np.intp]
+Cells = npt.NDArray[np.intp]
 Conversion = Literal["nms", "tiles", "components"]
 CONVERSIONS: tuple[Conversion, ...] = ("nms", "tiles", "components")
 
@@ -55,33 +55,33 @@ def points_from_tiles(
         raise AsmilError(f"the radius of nms must be at least 1 tile, not {radius}")
     kept = np.flatnonzero((scores > threshold if conversion == "nms" else scores >= threshold) & (scores > 0))
     if conversion != "tiles" and kept.size:
-        place = _places(coords, step)[kept]
-        order = np.lexsort((place[:, 1], place[:, 0], -scores[kept]))
-        place = place[order] - place.min(axis=0)
-        chosen = _unsuppressed(place, int(radius)) if conversion == "nms" else _first_of_groups(place)
+        cell = _cells(coords, step)[kept]
+        order = np.lexsort((cell[:, 1], cell[:, 0], -scores[kept]))
+        cell = cell[order] - cell.min(axis=0)
+        chosen = _unsuppressed(cell, int(radius)) if conversion == "nms" else _first_of_groups(cell)
         kept = kept[order[chosen]]
     return np.column_stack([scores[kept], coords[kept] + tile_px_level0 / 2])
 
 
-def _places(coords: Floats, step: float) -> Places:
+def _cells(coords: Floats, step: float) -> Cells:
     return np.asarray(np.floor((coords - coords.min(axis=0)) / step + 0.5), dtype=np.intp)
 
 
-def _unsuppressed(place: Places, radius: int) -> Places:
-    """Indices of the places, in order, that are not in the window of a place selected before."""
-    suppressed = np.zeros(place.max(axis=0) + 1, dtype=bool)
+def _unsuppressed(cell: Cells, radius: int) -> Cells:
+    """Indices of the cells, in order, that are not in the window of a cell selected before."""
+    suppressed = np.zeros(cell.max(axis=0) + 1, dtype=bool)
     chosen = []
-    for number, (x, y) in enumerate(place.tolist()):
+    for number, (x, y) in enumerate(cell.tolist()):
         if not suppressed[x, y]:
             chosen.append(number)
             suppressed[max(x - radius, 0) : x + radius, max(y - radius, 0) : y + radius] = True
     return np.array(chosen, dtype=np.intp)
 
 
-def _first_of_groups(place: Places) -> Places:
-    """The first place of every 8-connected group, in order."""
-    grid = np.zeros(place.max(axis=0) + 1, dtype=bool)
-    grid[place[:, 0], place[:, 1]] = True
+def _first_of_groups(cell: Cells) -> Cells:
+    """The first cell of every 8-connected group, in order."""
+    grid = np.zeros(cell.max(axis=0) + 1, dtype=bool)
+    grid[cell[:, 0], cell[:, 1]] = True
     groups = np.zeros(grid.shape, dtype=np.int32)
     ndimage.label(grid, structure=EIGHT_CONNECTED, output=groups)
-    return np.sort(np.unique(groups[place[:, 0], place[:, 1]], return_index=True)[1])
+    return np.sort(np.unique(groups[cell[:, 0], cell[:, 1]], return_index=True)[1])

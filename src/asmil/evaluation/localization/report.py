@@ -43,48 +43,52 @@ SCALINGS: dict[Scaling, str] = {
 }
 
 
-def write_localization(found: Localization, folder: Path | str) -> Path:
+def write_localization(localization: Localization, folder: Path | str) -> Path:
     """Write `localization.html`, `.md`, `.json`, `.csv` and `localization_slides.csv`; return the path of the page."""
-    tables = {"localization": numbers_rows(found), "localization_slides": list(map(slide_row, found.slides))}
+    tables = {
+        "localization": numbers_rows(localization),
+        "localization_slides": list(map(slide_row, localization.slides)),
+    }
     page = Path(folder) / "localization.html"
-    return write_document(localization_document(found), page, localization_dict(found), tables)
+    return write_document(localization_document(localization), page, localization_dict(localization), tables)
 
 
-def localization_document(found: Localization) -> Document:
+def localization_document(localization: Localization) -> Document:
     """The content of the report."""
+    patients = format_count(localization.summary.n_patients, "patient")
     sections = [
-        *problem_sections(found.problems),
-        Section("Results", [_measures(found), _sensitivities(found)]),
-        Section("Slides", [*_maps(found), *_slides(found)]),
-        Section("Curves", _result_figures(found)),
+        *problem_sections(localization.problems),
+        Section("Results", [_measures(localization), _sensitivities(localization)]),
+        Section("Slides", [*_maps(localization), *_slides(localization)]),
+        Section("Curves", _result_figures(localization)),
     ]
     return Document(
         kind="Localization",
-        title=found.name,
-        answer=_answer(found),
-        about=f"{found.method}; {found.settings.role} slides of {format_count(found.summary.n_patients, 'patient')}.",
-        alarms=[alarm.short for alarm in found.alarms],
-        warnings=_warnings(found),
+        title=localization.name,
+        answer=_answer(localization),
+        about=f"{localization.method}; {localization.settings.role} slides of {patients}.",
+        alarms=[alarm.short for alarm in localization.alarms],
+        warnings=_warnings(localization),
         sections=sections,
-        reading=_reading(found),
+        reading=_reading(localization),
     )
 
 
-def _convention(found: Localization) -> str:
+def _convention(localization: Localization) -> str:
     """How FROC was computed; its value means nothing without this."""
-    protocol = found.protocol
+    protocol = localization.protocol
     radius = f" (radius {protocol.radius} tiles)" if protocol.conversion == "nms" else ""
-    preset = f"FROC preset {found.settings.preset}"
-    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{found.heatmap_kind}'"
+    preset = f"FROC preset {localization.settings.preset}"
+    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{localization.heatmap_kind}'"
 
 
-def _answer(found: Localization) -> str:
-    summary = found.summary
+def _answer(localization: Localization) -> str:
+    summary = localization.summary
     numbers = summary.scaled["minmax"].numbers | summary.unscaled
     said = []
     if summary.n_tumor:
-        regions = sum(one.n_regions for one in found.slides)
-        marked = int(sum(one.scaled["minmax"].regions_found for one in found.slides if not one.is_normal))
+        regions = sum(slide.n_regions for slide in localization.slides)
+        marked = int(sum(slide.scaled["minmax"].regions_found for slide in localization.slides if not slide.is_normal))
         on = format_count(summary.n_tumor, "tumor slide")
         said.append(f"The maps mark {marked} of {format_count(regions, 'annotated region')} on {on}")
     if summary.n_normal:
@@ -98,23 +102,23 @@ def _answer(found: Localization) -> str:
     return " ".join(sentences)
 
 
-def _warnings(found: Localization) -> list[str]:
+def _warnings(localization: Localization) -> list[str]:
     """The most important caveats."""
     sentences = []
-    if found.settings.role != "test":
-        sentences.append(f"Optimistic: the models have seen these slides (role {found.settings.role}).")
-    counts = {"tumor": found.summary.n_tumor_patients, "normal": found.summary.n_normal_patients}
+    if localization.settings.role != "test":
+        sentences.append(f"Optimistic: the models have seen these slides (role {localization.settings.role}).")
+    counts = {"tumor": localization.summary.n_tumor_patients, "normal": localization.summary.n_normal_patients}
     few = [f"{format_count(n, 'patient')} with {kind} slides" for kind, n in counts.items() if 0 < n < FEWEST_OF_A_KIND]
     if few:
         sentences.append(f"Only {' and '.join(few)}: the true uncertainty is larger than the intervals.")
-    for scaling, one in found.summary.scaled.items():
-        if one.froc.reason:
-            sentences.append(f"FROC is undefined under {scaling}: {one.froc.reason}.")
+    for scaling, summary in localization.summary.scaled.items():
+        if summary.froc.reason:
+            sentences.append(f"FROC is undefined under {scaling}: {summary.froc.reason}.")
     return sentences
 
 
-def _measures(found: Localization) -> Table:
-    summary, scalings = found.summary, found.protocol.scalings
+def _measures(localization: Localization) -> Table:
+    summary, scalings = localization.summary, localization.protocol.scalings
     rows: list[Row] = []
     for name, (title, meaning) in TITLES.items():
         shared = summary.unscaled.get(name)
@@ -131,68 +135,70 @@ def _measures(found: Localization) -> Table:
     )
 
 
-def _sensitivities(found: Localization) -> Table:
-    curves = {scaling: found.summary.scaled[scaling].froc for scaling in found.protocol.scalings}
+def _sensitivities(localization: Localization) -> Table:
+    curves = {scaling: localization.summary.scaled[scaling].froc for scaling in localization.protocol.scalings}
     rows = [[scaling_title(scaling), *map(format_number, froc.sensitivities)] for scaling, froc in curves.items()]
     return Table(
-        ["scaling", *(f"{target:g}" for target in found.protocol.options.fp_targets)],
+        ["scaling", *(f"{target:g}" for target in localization.protocol.options.fp_targets)],
         rows,
-        title=f"sensitivity for lesions at false positives per slide; {_convention(found)}",
+        title=f"sensitivity for lesions at false positives per slide; {_convention(localization)}",
         caption="Sensitivity for lesions at each number of false positives per slide; FROC is their mean.",
         in_terminal=True,
     )
 
 
-def _result_figures(found: Localization) -> list[Block]:
+def _result_figures(localization: Localization) -> list[Block]:
     return [
         SideBySide(
             [
-                Figure(froc_figure(found), "FROC", "Rings: the sensitivities that FROC averages."),
-                Figure(slides_figure(found), "Dice and specificity", "One point per slide; bars are means."),
+                Figure(froc_figure(localization), "FROC", "Rings: the sensitivities that FROC averages."),
+                Figure(slides_figure(localization), "Dice and specificity", "One point per slide; bars are means."),
             ]
         )
     ]
 
 
-def _maps(found: Localization) -> list[Block]:
-    images = image_files(found.trained_on)
+def _maps(localization: Localization) -> list[Block]:
+    images = image_files(localization.trained_on)
     blocks: list[Block] = [
         "The first tumor and normal slides in the cohort, not selected by their maps. Orange: tiles above the "
         "threshold; black line: annotated tumor."
     ]
-    for one in pictured_slides(found):
-        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, tumor probability {one.tumor_probability:.2f}"))
-        blocks.append(SideBySide(slide_figures(found, one, images)))
+    for slide in pictured_slides(localization):
+        blocks.append(
+            Heading(f"{slide.name}: {slide.map.slide.label}, tumor probability {slide.tumor_probability:.2f}")
+        )
+        blocks.append(SideBySide(slide_figures(localization, slide, images)))
     return blocks
 
 
-def _slides(found: Localization) -> list[Block]:
-    scalings = found.protocol.scalings
+def _slides(localization: Localization) -> list[Block]:
+    scalings = localization.protocol.scalings
     columns = ["slide", "tiles", "tumor tiles", "regions", "p(tumor)", "tile AUC"]
     columns += [f"{scaling} {name}" for scaling in scalings for name in ("Dice", "specificity", "regions found")]
     rows: list[Row] = []
-    for one in found.slides:
-        row = [str(len(one.tumor)), str(int(one.tumor.sum())), str(one.n_regions)]
-        row += [format_number(one.tumor_probability), format_number(one.tile_auc)]
-        for measures in (one.scaled[scaling] for scaling in scalings):
+    for slide in localization.slides:
+        row = [str(len(slide.tumor)), str(int(slide.tumor.sum())), str(slide.n_regions)]
+        row += [format_number(slide.tumor_probability), format_number(slide.tile_auc)]
+        for measures in (slide.scaled[scaling] for scaling in scalings):
             row += [format_number(measures.dice), format_number(measures.specificity)]
             row.append(format_number(measures.regions_found, 0))
-        rows.append([Cell(one.name, (str(one.map.slide.label),)), *row])
+        rows.append([Cell(slide.name, (str(slide.map.slide.label),)), *row])
     return [folded_table("All slides", Table(columns, rows), MOST_ROWS, "localization_slides.csv")]
 
 
-def _reading(found: Localization) -> list[str]:
+def _reading(localization: Localization) -> list[str]:
     """How to read the numbers; see docs/localization.md for details."""
-    summary = found.summary
+    summary = localization.summary
     froc = summary.scaled["minmax"].froc
-    scalings = found.protocol.scalings
+    scalings = localization.protocol.scalings
     sentences = [
         "Scalings: " + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings) + ". Thresholds are fixed; "
         "none was chosen on these slides.",
         "FROC values are comparable only under the same preset, conversion and scaling; here: "
-        f"{_convention(found)}. Lesions are the annotated regions with a margin of 37.5 um, joined where they touch; "
-        "lesions below 275 um are isolated tumor cells, neither targets nor false positives. All other numbers use the "
-        "annotation as drawn.",
+        f"{_convention(localization)}. Lesions are the annotated regions with a margin of 37.5 um, joined where they "
+        "touch; lesions below 275 um are isolated tumor cells, neither targets nor false positives. All other numbers "
+        "use the annotation as drawn.",
         "A region is missed if no positive tile overlaps it. `No missed tile` is stricter: every tile that overlaps "
         "tumor must be positive. Tile AUC and AP need no threshold; the pooled versions also test whether scores are "
         "comparable between slides.",
@@ -206,21 +212,21 @@ def _reading(found: Localization) -> list[str]:
             f" It is at most {summary.best_specificity:.4f} here, and the FROC curve starts at {forced:.2f} or more "
             "false positives per slide."
         )
-    sentences += [note[0].upper() + note[1:] + "." for note in found.notes]
-    if found.skipped:
-        sentences.append(f"Left out by the skip list: {', '.join(found.skipped)}.")
+    sentences += [note[0].upper() + note[1:] + "." for note in localization.notes]
+    if localization.skipped:
+        sentences.append(f"Left out by the skip list: {', '.join(localization.skipped)}.")
     return sentences
 
 
-def numbers_rows(found: Localization) -> list[dict[str, Any]]:
+def numbers_rows(localization: Localization) -> list[dict[str, Any]]:
     """One row per metric and scaling; the scaling is empty for metrics that do not depend on it."""
-    settings = found.settings
+    settings = localization.settings
     return [
         {
-            "run": found.name,
-            "method": found.method,
+            "run": localization.name,
+            "method": localization.method,
             "role": settings.role,
-            "heatmap": found.heatmap_kind,
+            "heatmap": localization.heatmap_kind,
             "metric": name,
             "scaling": scaling or "",
             "cut": THRESHOLDS[scaling] if scaling else math.nan,
@@ -230,39 +236,39 @@ def numbers_rows(found: Localization) -> list[dict[str, Any]]:
             **number.interval._asdict(),
             "slides": number.n,
         }
-        for scaling, name, number in _numbers(found)
+        for scaling, name, number in _numbers(localization)
     ]
 
 
-def _numbers(found: Localization) -> Iterator[tuple[Scaling | None, str, Estimate]]:
-    for scaling, one in found.summary.scaled.items():
-        for name, number in one.numbers.items():
+def _numbers(localization: Localization) -> Iterator[tuple[Scaling | None, str, Estimate]]:
+    for scaling, summary in localization.summary.scaled.items():
+        for name, number in summary.numbers.items():
             yield scaling, name, number
-    for name, number in found.summary.unscaled.items():
+    for name, number in localization.summary.unscaled.items():
         yield None, name, number
 
 
-def slide_row(one: SlideMeasures) -> dict[str, Any]:
+def slide_row(measured: SlideMeasures) -> dict[str, Any]:
     """The row of a slide; the columns of a scaling start with its name."""
-    slide = one.map.slide
+    slide = measured.map.slide
     row: dict[str, Any] = {
         "slide": slide.slide,
         "patient": slide.patient,
         "label": slide.label,
-        "is_normal": one.is_normal,
-        "models": one.map.n_models,
-        "tiles": len(one.tumor),
-        "tumor_tiles": int(one.tumor.sum()),
-        "tumor_mm2": one.tumor_mm2,
-        "regions": one.n_regions,
-        "lesions": one.n_lesions,
-        "itc": one.n_itc,
-        "mask_pixel_um": one.map.frame.um_per_pixel,
-        "tumor_probability": one.tumor_probability,
-        "tile_auc": one.tile_auc,
-        "tile_ap": one.tile_ap,
+        "is_normal": measured.is_normal,
+        "models": measured.map.n_models,
+        "tiles": len(measured.tumor),
+        "tumor_tiles": int(measured.tumor.sum()),
+        "tumor_mm2": measured.tumor_mm2,
+        "regions": measured.n_regions,
+        "lesions": measured.n_lesions,
+        "itc": measured.n_itc,
+        "mask_pixel_um": measured.map.frame.um_per_pixel,
+        "tumor_probability": measured.tumor_probability,
+        "tile_auc": measured.tile_auc,
+        "tile_ap": measured.tile_ap,
     }
-    for scaling, measures in one.scaled.items():
+    for scaling, measures in measured.scaled.items():
         hits = measures.hits
         row |= {
             f"{scaling}_dice": measures.dice,
@@ -278,35 +284,35 @@ def slide_row(one: SlideMeasures) -> dict[str, Any]:
     return row
 
 
-def localization_dict(found: Localization) -> dict[str, Any]:
+def localization_dict(localization: Localization) -> dict[str, Any]:
     """All results, ready for JSON; undefined numbers are None."""
-    summary, settings = found.summary, found.settings
+    summary, settings = localization.summary, localization.settings
     scalings = {
         scaling: {
             "cut": THRESHOLDS[scaling],
-            "metrics": _estimates(one.numbers),
+            "metrics": _estimates(scaled.numbers),
             "froc_curve": {
-                "average_fp": one.froc.average_fp,
-                "sensitivity": one.froc.sensitivity,
-                "fp_targets": one.froc.fp_targets,
-                "sensitivities": one.froc.sensitivities,
-                "lesions": one.froc.n_lesions,
-                "reason": one.froc.reason,
+                "average_fp": scaled.froc.average_fp,
+                "sensitivity": scaled.froc.sensitivity,
+                "fp_targets": scaled.froc.fp_targets,
+                "sensitivities": scaled.froc.sensitivities,
+                "lesions": scaled.froc.n_lesions,
+                "reason": scaled.froc.reason,
             },
         }
-        for scaling, one in summary.scaled.items()
+        for scaling, scaled in summary.scaled.items()
     }
     content = {
-        "run": str(found.path),
-        "name": found.name,
-        "method": found.method,
+        "run": str(localization.path),
+        "name": localization.name,
+        "method": localization.method,
         "role": settings.role,
-        "heatmap": found.heatmap_kind,
-        "seeds_averaged": found.n_seeds,
+        "heatmap": localization.heatmap_kind,
+        "seeds_averaged": localization.n_seeds,
         "preset": settings.preset,
         "conversion": settings.conversion,
         "radius_tiles": settings.radius if settings.conversion == "nms" else None,
-        "normal_labels": sorted(found.normal),
+        "normal_labels": sorted(localization.normal),
         "tumor_slides": summary.n_tumor,
         "normal_slides": summary.n_normal,
         "patients": summary.n_patients,
@@ -314,9 +320,9 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "highest_specificity_with_minmax": summary.best_specificity,
         "metrics": _estimates(summary.unscaled),
         "scalings": scalings,
-        "left_out": found.skipped,
-        "notes": found.notes,
-        "not_judged": found.problems,
+        "left_out": localization.skipped,
+        "notes": localization.notes,
+        "not_judged": localization.problems,
     }
     return dict(jsonable(content))
 

@@ -84,11 +84,11 @@ def _between(values: Floats, low: float, high: float) -> Floats:
 
 
 def _ranks(values: Floats) -> Floats:
-    distinct, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    distinct, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     if len(distinct) == 1:
         return np.zeros_like(values)
     average_rank = counts.cumsum() - (counts - 1) / 2
-    return np.asarray(average_rank[place] / values.size)
+    return np.asarray(average_rank[index] / values.size)
 
 
 def _times_fair_share(values: Floats) -> Floats:

@@ -18,6 +18,7 @@ from asmil.evaluation.localization.points import Conversion, points_from_tiles
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
 from asmil.evaluation.localization.tile_maps import (
     Frame,
+    Truth,
     all_tumor_tiles_positive,
     dice,
     frame_of,
@@ -28,7 +29,6 @@ from asmil.evaluation.localization.tile_maps import (
     tile_overlap,
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles
-from asmil.evaluation.localization.truth import Truth
 from asmil.reporting.estimate import NAN
 from asmil.tables.arrays import Floats
 
@@ -137,39 +137,39 @@ class SlideEvaluator:
                 problems.append(_describe(slide, error))
             progress(done, 2 * len(slides))
         limits = limits_of(read, self._is_attention) if read and "cohort" in self.protocol.scalings else None
-        for done, one in enumerate(read, start=1):
+        for done, slide_map in enumerate(read, start=1):
             try:
-                tumor = self._tumor_mask(one)
-                measured.append(self._measure(one, tumor, limits))
+                tumor = self._tumor_mask(slide_map)
+                measured.append(self._measure(slide_map, tumor, limits))
                 if tumor is not None and len(masks) < self.n_masks:
-                    masks[one.slide.slide] = tumor
+                    masks[slide_map.slide.slide] = tumor
             except AsmilError as error:
-                problems.append(_describe(one.slide, error))
+                problems.append(_describe(slide_map.slide, error))
             progress(len(slides) + done, len(slides) + len(read))
         return measured, masks, problems
 
     def _map_of(self, slide: Slide) -> SlideMap:
-        found = self.maps.map_of(slide)
-        frame = frame_of(slide.slide, found.info, found.coords, slide.mpp)
-        return SlideMap(slide, found.coords, found.heat, found.probabilities, found.n_models, frame)
+        role_map = self.maps.map_of(slide)
+        frame = frame_of(slide.slide, role_map.info, role_map.coords, slide.mpp)
+        return SlideMap(slide, role_map.coords, role_map.heat, role_map.probabilities, role_map.n_models, frame)
 
     @property
     def _is_attention(self) -> bool:
         return self.maps.kind == "attention"
 
-    def _measure(self, one: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
-        normal = [place for place, name in enumerate(self.maps.run.classes) if name in self.normal]
-        probability = float(np.clip(1 - one.probabilities[normal].sum(), 0, 1))
+    def _measure(self, slide_map: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
+        normal = [index for index, name in enumerate(self.maps.run.classes) if name in self.normal]
+        probability = float(np.clip(1 - slide_map.probabilities[normal].sum(), 0, 1))
         scores = {
-            scaling: scaled_map(one.heat, scaling, probability, limits, self._is_attention)
+            scaling: scaled_map(slide_map.heat, scaling, probability, limits, self._is_attention)
             for scaling in self.protocol.scalings
         }
-        return measure_slide(one, tumor, probability, scores, self.protocol)
+        return measure_slide(slide_map, tumor, probability, scores, self.protocol)
 
-    def _tumor_mask(self, one: SlideMap) -> Mask | None:
+    def _tumor_mask(self, slide_map: SlideMap) -> Mask | None:
         """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
-        name, label = one.slide.slide, one.slide.label
-        mask = self.truth.tumor(name, one.frame)
+        name, label = slide_map.slide.slide, slide_map.slide.label
+        mask = self.truth.tumor(name, slide_map.frame)
         if label in self.normal:
             if mask is not None and mask.any():
                 raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
@@ -192,45 +192,44 @@ def _describe(slide: Slide, error: AsmilError) -> str:
     return text if slide.slide in text else f"{slide.slide}: {text}"
 
 
-def comparable_values(heat: Floats, is_attention: bool) -> Floats:
-    """Map values that are comparable between slides: attention relative to uniform attention, others unchanged."""
-    return scale_scores(heat, "times_n") if is_attention else heat
-
-
 def limits_of(maps: Sequence[SlideMap], is_attention: bool) -> tuple[float, float]:
-    """The limits of the common scale of all slides under the scaling `cohort`."""
-    return cohort_limits(comparable_values(one.heat, is_attention) for one in maps)
+    """The limits of the common scale of all slides under the scaling `cohort`: of attention relative to uniform."""
+    heats = (slide_map.heat for slide_map in maps)
+    return cohort_limits(scale_scores(heat, "times_n") if is_attention else heat for heat in heats)
 
 
 def scaled_map(
     heat: Floats, scaling: Scaling, probability: float, limits: tuple[float, float] | None, is_attention: bool
 ) -> Floats:
     """N scores of a slide under a scaling."""
-    values = comparable_values(heat, is_attention) if scaling == "cohort" else heat
-    return scale_scores(values, scaling, limits=limits, probability=probability)
+    if scaling == "cohort" and is_attention:
+        heat = scale_scores(heat, "times_n")
+    return scale_scores(heat, scaling, limits=limits, probability=probability)
 
 
 def measure_slide(
-    one: SlideMap,
+    slide_map: SlideMap,
     truth: Mask | None,
     tumor_probability: float,
     scores: Mapping[Scaling, Floats],
     protocol: LocalizationProtocol,
 ) -> SlideMeasures:
     """Compare the scaled maps of a slide with its tumor mask; None for a normal slide."""
-    frame = one.frame
+    frame = slide_map.frame
     lesions = None if truth is None else evaluation_mask(truth, frame.um_per_pixel)
     overlap = (
-        np.zeros(len(one.coords)) if truth is None else tile_overlap(truth, one.coords, frame.tile_px, frame.downsample)
+        np.zeros(len(slide_map.coords))
+        if truth is None
+        else tile_overlap(truth, slide_map.coords, frame.tile_px, frame.downsample)
     )
     tumor = overlap > 0
-    ranking = rank_tiles([tumor], [one.heat]).mean
+    ranking = rank_tiles([tumor], [slide_map.heat]).mean
     scaled = {
-        scaling: _measure_scaled(one, truth, overlap, lesions, values, THRESHOLDS[scaling], protocol)
+        scaling: _measure_scaled(slide_map, truth, overlap, lesions, values, THRESHOLDS[scaling], protocol)
         for scaling, values in scores.items()
     }
     return SlideMeasures(
-        map=one,
+        map=slide_map,
         is_normal=truth is None,
         tumor_probability=tumor_probability,
         tumor=tumor,
@@ -246,7 +245,7 @@ def measure_slide(
 
 
 def _measure_scaled(
-    one: SlideMap,
+    slide_map: SlideMap,
     truth: Mask | None,
     overlap: Floats,
     lesions: EvaluationMask | None,
@@ -254,20 +253,22 @@ def _measure_scaled(
     threshold: float,
     protocol: LocalizationProtocol,
 ) -> ScaledMeasures:
-    frame = one.frame
-    points = points_from_tiles(one.coords, scores, frame.tile_px, protocol.conversion, threshold, protocol.radius)
+    frame = slide_map.frame
+    points = points_from_tiles(slide_map.coords, scores, frame.tile_px, protocol.conversion, threshold, protocol.radius)
     labels, itc = (None, frozenset[int]()) if lesions is None else (lesions.labels, lesions.itc)
-    hits = judge_detections(FrocSlide(one.slide.slide, points, labels, itc, frame.downsample), protocol.options.index)
+    hits = judge_detections(
+        FrocSlide(slide_map.slide.slide, points, labels, itc, frame.downsample), protocol.options.index
+    )
     positive = scores >= threshold
     measures = ScaledMeasures(scores, int(positive.sum()), len(points), hits)
     if truth is None:
         return replace(measures, specificity=specificity(scores, threshold))
-    predicted = tile_mask(one.coords, positive, frame.tile_px, truth.shape, frame.downsample)
-    found = regions_found(truth, predicted)
+    predicted = tile_mask(slide_map.coords, positive, frame.tile_px, truth.shape, frame.downsample)
+    found_regions = regions_found(truth, predicted)
     return replace(
         measures,
         dice=dice(predicted, truth),
-        regions_found=float(found.sum()),
-        without_missed_region=float(found.all()),
+        regions_found=float(found_regions.sum()),
+        without_missed_region=float(found_regions.all()),
         without_missed_tile=float(all_tumor_tiles_positive(overlap, positive)),
     )

@@ -7,12 +7,16 @@ mask pixel, and columns likewise, within the mask. The truth is the annotation i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.source import FeatureInfo
+from asmil.cohort.tile_truth import read_tile_truth
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
 from asmil.tables.arrays import Floats
@@ -56,11 +60,11 @@ def dice(predicted: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     >>> dice([True, True, False], [True, False, False])
     0.6666666666666666
     """
-    found, there = (flags_of(name, mask) for name, mask in (("predicted", predicted), ("truth", truth)))
-    if found.shape != there.shape:
-        raise AsmilError(f"Dice needs two masks of the same shape, not {found.shape} and {there.shape}")
-    total = int(found.sum()) + int(there.sum())
-    return 2 * int((found & there).sum()) / total if total else 1.0
+    marked, there = (flags_of(name, mask) for name, mask in (("predicted", predicted), ("truth", truth)))
+    if marked.shape != there.shape:
+        raise AsmilError(f"Dice needs two masks of the same shape, not {marked.shape} and {there.shape}")
+    total = int(marked.sum()) + int(there.sum())
+    return 2 * int((marked & there).sum()) / total if total else 1.0
 
 
 def specificity(scores: npt.ArrayLike, threshold: float = 0.5, threshold_is_positive: bool = True) -> float:
@@ -80,11 +84,11 @@ def highest_specificity(n_tiles: int) -> float:
 
 def regions_found(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Booleans:
     """For each region of the truth (8-connected, numbered row by row), whether it contains a predicted pixel."""
-    there, found = mask_of("tumor mask", truth), mask_of("predicted mask", predicted)
-    if there.shape != found.shape:
-        raise AsmilError(f"both masks must have the same shape, not {there.shape} and {found.shape}")
+    there, marked = mask_of("tumor mask", truth), mask_of("predicted mask", predicted)
+    if there.shape != marked.shape:
+        raise AsmilError(f"both masks must have the same shape, not {there.shape} and {marked.shape}")
     labels, count = label_regions(there)
-    hit = np.bincount(labels[found], minlength=count + 1)
+    hit = np.bincount(labels[marked], minlength=count + 1)
     return np.asarray(hit[1:] > 0)
 
 
@@ -162,3 +166,34 @@ def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: 
     size_px = (info.slide_width_px or width, info.slide_height_px or height) if stated else (width, height)
     wanted = MASK_DOWNSAMPLE if mpp is None else 2 ** max(0, round(math.log2(CAMELYON_UM_PER_PIXEL / mpp)))
     return Frame(float(tile_px), size_px, stated, mpp, min(wanted, 2 ** int(math.log2(max(tile_px, 1)))))
+
+
+class Truth(Protocol):
+    """A source of tumor masks."""
+
+    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
+        """The tumor mask of a slide; None if nothing is known about the slide."""
+
+    def notes(self) -> Iterator[str]:
+        """Caveats about how the truth was read."""
+
+
+class TileTruth:
+    """Tumor tiles from a table; `asmil synthetic` writes such a table."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        table = read_tile_truth(self._path)
+        self._by_slide = {str(slide): rows for slide, rows in table.groupby("slide")}
+
+    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
+        """The union of the tiles with tumor."""
+        rows = self._by_slide.get(slide)
+        if rows is None:
+            return None
+        coords = rows[["x", "y"]].to_numpy(dtype=np.float64)
+        return tile_mask(coords, rows["tumor"].to_numpy(dtype=bool), frame.tile_px, frame.shape, frame.downsample)
+
+    def notes(self) -> Iterator[str]:
+        """Where the truth comes from."""
+        yield f"the truth is per tile ({self._path.name}), not from outlines"

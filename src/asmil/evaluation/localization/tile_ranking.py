@@ -73,7 +73,7 @@ def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) 
     pooled = RankedTiles(tumor, scores).measure(np.ones(len(scores)))
     ones = np.ones(1)
     per_slide = [RankedTiles([truth], [values]).measure(ones) for truth, values in zip(tumor, scores, strict=True)]
-    mean = Ranking(_mean([one.auc for one in per_slide]), _mean([one.ap for one in per_slide]))
+    mean = Ranking(_mean([ranking.auc for ranking in per_slide]), _mean([ranking.ap for ranking in per_slide]))
     truth = np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64).reshape(-1) for part in tumor)])
     return TileRanking(pooled, mean, per_slide, float(truth.mean()) if truth.size else float("nan"))
 
@@ -89,14 +89,14 @@ def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], count
     tumor, scores: one array of N_s values per slide. The values agree with `RankedTiles`, to about 1 / MOST_SCORES if
     there are more distinct scores; nan for resamples without tumor tiles, for the AUC also without other tiles.
     """
-    place = _places(np.concatenate(scores))
-    n_places = int(place.max()) + 1
+    score_index = _score_indices(np.concatenate(scores))
+    n_scores = int(score_index.max()) + 1
     slide = np.repeat(np.arange(len(scores)), [len(part) for part in scores])
     is_tumor = np.concatenate(tumor)
-    cell = slide * n_places + (n_places - 1 - place)
-    size = len(scores) * n_places
-    true = np.bincount(cell[is_tumor], minlength=size).reshape(len(scores), n_places).astype(np.float64)
-    false = np.bincount(cell[~is_tumor], minlength=size).reshape(len(scores), n_places).astype(np.float64)
+    cell = slide * n_scores + (n_scores - 1 - score_index)
+    size = len(scores) * n_scores
+    true = np.bincount(cell[is_tumor], minlength=size).reshape(len(scores), n_scores).astype(np.float64)
+    false = np.bincount(cell[~is_tumor], minlength=size).reshape(len(scores), n_scores).astype(np.float64)
     parts = [
         _rank(counts[first : first + ROWS_AT_ONCE] @ true, counts[first : first + ROWS_AT_ONCE] @ false)
         for first in range(0, len(counts), ROWS_AT_ONCE)
@@ -104,18 +104,18 @@ def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], count
     return np.concatenate([auc for auc, _ in parts]), np.concatenate([ap for _, ap in parts])
 
 
-def _places(scores: Floats) -> npt.NDArray[np.intp]:
+def _score_indices(scores: Floats) -> npt.NDArray[np.intp]:
     """The index of every score among the distinct scores, or its bin if there are too many."""
-    distinct, place = np.unique(scores, return_inverse=True)
+    distinct, index = np.unique(scores, return_inverse=True)
     if len(distinct) <= MOST_SCORES:
-        return np.asarray(place)
+        return np.asarray(index)
     edges = np.unique(np.quantile(scores, np.linspace(0, 1, MOST_SCORES + 1)[1:-1]))
     return np.asarray(np.searchsorted(edges, scores, side="right"))
 
 
 def _rank(true: Floats, false: Floats) -> tuple[Floats, Floats]:
     """AUC and AP from the R x B weights of tumor and other tiles, highest scores first."""
-    n_places = true.shape[1]
-    is_tumor, score = np.repeat([True, False], n_places), np.tile(-np.arange(n_places, dtype=np.float64), 2)
+    n_scores = true.shape[1]
+    is_tumor, score = np.repeat([True, False], n_scores), np.tile(-np.arange(n_scores, dtype=np.float64), 2)
     weights = np.hstack([true, false])
     return binary_auc(is_tumor, score, weights), binary_average_precision(is_tumor, score, weights)

@@ -94,13 +94,13 @@ def alarms_of(
     folds = FoldNames() if folds is None else folds
     eligible = slides[slides["n_tiles"] > FEWEST_TILES]
     uniform = _uniform(settings, times, eligible, folds)
-    found = (
+    alarms = (
         uniform,
         _one_tile(settings, eligible, folds),
         _moving(settings, times, eligible, folds),
         _seeds_disagree(settings, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
     )
-    return tuple(alarm for alarm in found if alarm is not None)
+    return tuple(alarm for alarm in alarms if alarm is not None)
 
 
 def _uniform(

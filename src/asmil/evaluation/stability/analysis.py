@@ -84,8 +84,8 @@ def read_stability(run: Path | str) -> RunStability:
         training = TrainingStability(fold, seed, record, _kept_recording(folder, record))
         trainings.append(training)
         finished = (folder / "predictions.parquet").is_file()
-        for place in range(len(record.slides)):
-            course = _course(training, place, has_classes)
+        for slide in range(len(record.slides)):
+            course = _course(training, slide, has_classes)
             courses.append(course)
             slides.append(_slide_row(course, training.kept, finished))
     if not trainings:
@@ -114,12 +114,12 @@ def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, in
     records, kept: by seed, the record and the index of the recording to use
     """
     rows = []
-    places = {seed: {slide: i for i, slide in enumerate(record.slides)} for seed, record in records.items()}
-    for slide in dict.fromkeys(slide for found in places.values() for slide in found):
+    slide_indices = {seed: {slide: i for i, slide in enumerate(record.slides)} for seed, record in records.items()}
+    for slide in dict.fromkeys(slide for indices in slide_indices.values() for slide in indices):
         attentions = {
-            seed: records[seed].attention(found[slide], [kept[seed]])[0]
-            for seed, found in places.items()
-            if slide in found
+            seed: records[seed].attention(indices[slide], [kept[seed]])[0]
+            for seed, indices in slide_indices.items()
+            if slide in indices
         }
         for seed_a, seed_b in combinations(sorted(attentions), 2):
             p, q = attentions[seed_a], attentions[seed_b]
@@ -128,8 +128,8 @@ def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, in
                     f"slide {slide}: {len(p)} tiles were recorded with seed {seed_a}, {len(q)} with seed {seed_b}; "
                     "compare trainings on the same features"
                 )
-            found = (measures.rank_correlation(p, q), measures.top_overlap(p, q), measures.jsd(p, q))
-            values = dict(zip(AGREEMENT, map(float, found), strict=True))
+            numbers = (measures.rank_correlation(p, q), measures.top_overlap(p, q), measures.jsd(p, q))
+            values = dict(zip(AGREEMENT, map(float, numbers), strict=True))
             rows.append({"slide": slide, "seed_a": seed_a, "seed_b": seed_b, **values})
     return pd.DataFrame(rows, columns=["slide", "seed_a", "seed_b", *AGREEMENT])
 
@@ -142,7 +142,7 @@ def write_tables(stabilities: Sequence[RunStability], folder: Path | str) -> Non
         "epochs": [stability.times for stability in stabilities],
         "agreement": [stability.agreement for stability in stabilities],
     }
-    names = unique_names([one.path for one in stabilities])
+    names = unique_names([stability.path for stability in stabilities])
     for part, tables in parts.items():
         named = [table.assign(run=name)[["run", *table.columns]] for name, table in zip(names, tables, strict=True)]
         joined = pd.concat([table for table in named if len(table)] or named[:1])
@@ -176,7 +176,7 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
             "pairs": len(stability.agreement),
             **{name: jsonable(stability.agreement[name].mean()) for name in AGREEMENT},
         },
-        "alarms": [asdict(one) for one in stability.alarms],
+        "alarms": [asdict(alarm) for alarm in stability.alarms],
     }
 
 
@@ -194,12 +194,12 @@ def late_recordings(n_recordings: int) -> int:
     return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
 
 
-def _course(training: TrainingStability, place: int, has_classes: bool) -> pd.DataFrame:
+def _course(training: TrainingStability, slide: int, has_classes: bool) -> pd.DataFrame:
     """One slide of a training, one row per recording; cross-entropy is only defined for classification."""
     record = training.record
-    attention = record.attention(place)
+    attention = record.attention(slide)
     n_recordings, n_tiles = attention.shape
-    target = int(record.targets[place])
+    target = int(record.targets[slide])
     jsd_previous: Floats = np.full(n_recordings, np.nan)
     jsd_previous[1:] = in_blocks(measures.jsd, attention[1:], attention[:-1])
     entropy = in_blocks(measures.entropy, attention)
@@ -207,15 +207,15 @@ def _course(training: TrainingStability, place: int, has_classes: bool) -> pd.Da
     columns = {
         "fold": training.fold,
         "seed": training.seed,
-        "slide": record.slides[place],
+        "slide": record.slides[slide],
         "target": record.classes[target],
-        "role": record.roles[place],
+        "role": record.roles[slide],
         "n_tiles": n_tiles,
         "epoch": record.epochs,
         "step": record.steps,
         "jsd_previous": jsd_previous,
         "jsd_final": in_blocks(measures.jsd, attention, np.broadcast_to(attention[-1], attention.shape)),
-        "ce": measures.cross_entropy(record.logits[:, place], target) if has_classes else np.nan,
+        "ce": measures.cross_entropy(record.logits[:, slide], target) if has_classes else np.nan,
         "entropy": entropy,
         "effective_tiles": effective_tiles,
         "effective_share": effective_tiles / n_tiles,

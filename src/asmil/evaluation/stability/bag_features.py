@@ -23,17 +23,13 @@ TITLE = "Bag features"
 
 def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None = None) -> Figure:
     """One t-SNE for all shown epochs of the first training that recorded enough slides, one panel per epoch."""
-    training = next((one for one in stability.trainings if len(one.record.slides) >= FEWEST_SLIDES), None)
-    if training is None:
-        most = max(len(one.record.slides) for one in stability.trainings)
-        return Figure(
-            None,
-            TITLE,
-            f"Not drawn: this needs {FEWEST_SLIDES} recorded slides, and there are {most}. "
-            "Record more with `--set record.attention=all` (or a number of slides per class).",
-        )
+    training = max(stability.trainings, key=lambda training: min(len(training.record.slides), FEWEST_SLIDES))
+    record, n_slides = training.record, len(training.record.slides)
+    if n_slides < FEWEST_SLIDES:
+        few = f"Not drawn: this needs {FEWEST_SLIDES} recorded slides, and there are {n_slides}."
+        more = "Record more with `--set record.attention=all` (or a number of slides per class)."
+        return Figure(None, TITLE, f"{few} {more}")
     recordings = _recordings(training, epochs)
-    record = training.record
     if not np.isfinite(record.embedding[recordings]).all():
         return Figure(None, TITLE, "Not drawn: some bag features are not finite.")
     slides = drawn_slides(record, MOST_POINTS // len(recordings))
@@ -42,8 +38,8 @@ def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None =
         "all panels, whose distances mean little. The silhouette of the classes is computed on the bag features "
         "themselves; it ranges from -1 to 1 and is above 0 if the classes are separate."
     )
-    if len(slides) < len(record.slides):
-        caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette uses all slides."
+    if len(slides) < n_slides:
+        caption += f" {len(slides)} of {n_slides} slides are drawn; the silhouette uses all slides."
     return Figure(_draw(training, recordings, slides), TITLE, caption)
 
 
@@ -51,14 +47,14 @@ def silhouettes(record: AttentionRecord, recording: int) -> dict[str, float]:
     """The silhouette of the classes in the bag features, by role; NaN if there are too few classes or slides."""
     from sklearn.metrics import silhouette_score
 
-    found = {}
+    values = {}
     for role in sorted(set(record.roles)):
-        chosen = np.array([one == role for one in record.roles])
+        chosen = np.array([slide_role == role for slide_role in record.roles])
         features = record.embedding[recording][chosen].astype(np.float64)
         targets = record.targets[chosen]
         known = 2 <= len(np.unique(targets)) < len(targets) and np.isfinite(features).all()
-        found[role] = float(silhouette_score(features, targets)) if known else float("nan")
-    return found
+        values[role] = float(silhouette_score(features, targets)) if known else float("nan")
+    return values
 
 
 def joint_layout(features: npt.NDArray[np.floating]) -> Floats:
@@ -78,8 +74,8 @@ def joint_layout(features: npt.NDArray[np.floating]) -> Floats:
 def _recordings(training: TrainingStability, epochs: Sequence[float] | None) -> list[int]:
     wanted = default_epochs([training]) if epochs is None else epochs
     nearest = [nearest_recording(training.record.epochs, epoch) for epoch in wanted]
-    found = {recording for recording in nearest if recording is not None} or {len(training.record.epochs) - 1}
-    return sorted(found)
+    chosen = {recording for recording in nearest if recording is not None} or {len(training.record.epochs) - 1}
+    return sorted(chosen)
 
 
 def drawn_slides(record: AttentionRecord, most: int) -> npt.NDArray[np.intp]:
@@ -92,15 +88,15 @@ def drawn_slides(record: AttentionRecord, most: int) -> npt.NDArray[np.intp]:
 
 def _draw(training: TrainingStability, recordings: Sequence[int], slides: npt.NDArray[np.intp]) -> str:
     record = training.record
-    places = joint_layout(record.embedding[recordings][:, slides])
-    span = 1.16 * np.ptp(places, axis=1).max(axis=0) + 1e-9
+    positions = joint_layout(record.embedding[recordings][:, slides])
+    span = 1.16 * np.ptp(positions, axis=1).max(axis=0) + 1e-9
     n_columns = min(6, len(recordings))
     n_rows = -(-len(recordings) // n_columns)
     with new_figure(11.2, 2.5 * n_rows + 0.4) as figure:
         panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
         for axes in panels[len(recordings) :]:
             axes.set_axis_off()
-        for axes, recording, points in zip(panels, recordings, places, strict=False):
+        for axes, recording, points in zip(panels, recordings, positions, strict=False):
             _draw_points(axes, record, slides, points)
             _frame(axes, points, span)
             kept = ", kept" if recording == training.kept else ""

@@ -94,8 +94,8 @@ def _draw_run(axes: Axes, stability: RunStability, column: str, look: dict[str, 
     by_training = stability.times.groupby(["fold", "seed", "epoch"])[column].mean()
     if len(stability.trainings) > 1:
         for training in stability.trainings:
-            one = _thinned(by_training.loc[training.fold, training.seed].dropna())
-            axes.plot(one.index, one, **look, linewidth=0.7, alpha=0.35)
+            course = _thinned(by_training.loc[training.fold, training.seed].dropna())
+            axes.plot(course.index, course, **look, linewidth=0.7, alpha=0.35)
     mean = _thinned(by_training.groupby("epoch").mean().dropna())
     marker = "o" if len(mean) == 1 else ""
     axes.plot(mean.index, mean, **look, linewidth=1.9, marker=marker, markersize=4, label=name)
@@ -163,15 +163,15 @@ def scored_slides(stability: RunStability) -> dict[str, Floats]:
     They come from the selected checkpoint of the first training that has any.
     """
     for training in stability.trainings:
-        record, found = training.record, {}
+        record, scored = training.record, {}
         for slide, name in enumerate(record.slides):
             scores = record.scores(slide)
             if scores is not None:
                 values = np.asarray(scores, dtype=np.float64)
                 title = f"{name} ({record.classes[record.targets[slide]]}, {record.n_tiles[slide]} tiles)"
-                found[title] = values[:, np.isfinite(values).all(axis=0)]
-        if found:
-            return found
+                scored[title] = values[:, np.isfinite(values).all(axis=0)]
+        if scored:
+            return scored
     return {}
 
 
@@ -237,7 +237,9 @@ def choose_slide(stabilities: Sequence[RunStability], wanted: str | None = None)
         for slide, target in zip(record.slides, record.targets, strict=True)
         if target == last
     ]
-    runs = [{slide for one in stability.trainings for slide in one.record.slides} for stability in stabilities]
+    runs = [
+        {slide for training in stability.trainings for slide in training.record.slides} for stability in stabilities
+    ]
     known = dict.fromkeys(slide for record in records for slide in record.slides)
     if wanted is None:
         return max(of_last_class, key=lambda slide: sum(slide in run for run in runs))

@@ -44,9 +44,9 @@ class Row:
 def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Figure:
     """The maps of a slide at the given epochs; by default from start to end, including the kept epoch."""
     rows = map_rows(stabilities, slide, epochs)
-    record, place = rows[0].training.record, rows[0].slide
+    record, slide_index = rows[0].training.record, rows[0].slide
     caption = (
-        f"Slide {slide} ({record.classes[record.targets[place]]}, {record.n_tiles[place]} tiles). "
+        f"Slide {slide} ({record.classes[record.targets[slide_index]]}, {record.n_tiles[slide_index]} tiles). "
         f"Colors show attention × N (1: the average tile) on one scale for all runs and epochs, from {LOW:g} to "
         f"{HIGH:g}; values beyond have the color of the end. If tiles share a cell, the largest value is shown. Below "
         "each map: the JSD to the previous recording, and the effective share of tiles. A map that does not change is "
@@ -66,31 +66,33 @@ def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequenc
 def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> list[Row]:
     """The non-empty rows, in order of time; given epochs are the columns of all rows."""
     named = zip(legend_names(stabilities), stabilities, strict=True)
-    found = [(name, run, one) for name, run in named if (one := training_of(run, slide)) is not None]
-    trainings = [training for _, _, training in found]
+    recorded = [(name, run, training) for name, run in named if (training := training_of(run, slide)) is not None]
+    trainings = [training for _, _, training in recorded]
     wanted = default_epochs(trainings) if epochs is None else list(epochs)
-    chosen = [_unrepeated([nearest_recording(one.record.epochs, epoch) for epoch in wanted]) for one in trainings]
+    chosen = [
+        _unrepeated([nearest_recording(training.record.epochs, epoch) for epoch in wanted]) for training in trainings
+    ]
     if epochs is None:
         # the kept epoch is inserted in order of time, so the columns of two runs may show different epochs
         shown = [
-            sorted({one.kept, *(recording for recording in known if recording is not None)})
-            for known, one in zip(chosen, trainings, strict=True)
+            sorted({training.kept, *(recording for recording in known if recording is not None)})
+            for known, training in zip(chosen, trainings, strict=True)
         ]
         chosen = [[*known, *[None] * (max(map(len, shown)) - len(known))] for known in shown]
-    columns = [column for column in zip(*chosen, strict=True) if any(one is not None for one in column)]
+    columns = [column for column in zip(*chosen, strict=True) if any(recording is not None for recording in column)]
     if not columns:
         last = max(float(training.record.epochs[-1]) for training in trainings)
         asked = ", ".join(f"{epoch:g}" for epoch in wanted)
         raise AsmilError(f"nothing was recorded at the epochs {asked}; choose epochs from 0 to {last:g}")
     return [
         Row(name, stability, training, training.record.slides.index(slide), recordings)
-        for (name, stability, training), recordings in zip(found, zip(*columns, strict=True), strict=True)
+        for (name, stability, training), recordings in zip(recorded, zip(*columns, strict=True), strict=True)
         if any(recording is not None for recording in recordings)
     ]
 
 
 def _unrepeated(recordings: Sequence[int | None]) -> list[int | None]:
-    return [None if recording in recordings[:place] else recording for place, recording in enumerate(recordings)]
+    return [None if recording in recordings[:index] else recording for index, recording in enumerate(recordings)]
 
 
 def _draw(rows: Sequence[Row]) -> bytes:
@@ -127,7 +129,7 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     shown = [recording for recording in row.recordings if recording is not None]
     weights = record.attention(row.slide, [*shown, len(record.epochs) - 1]) * int(record.n_tiles[row.slide])
     order = np.argsort(-weights[-1], kind="stable")
-    panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
+    panels = [part.add_subplot(1, len(row.recordings), column + 1) for column in range(len(row.recordings))]
     alarms = ", ".join(alarm.name for alarm in row.stability.alarms)
     title = f"{row.name} ({row.stability.fold_names[row.training.fold]}, seed {row.training.seed})"
     part.suptitle(
@@ -172,8 +174,8 @@ def _draw_map(axes: Axes, image: Floats) -> None:
 def _draw_strip(axes: Axes, weights: Floats) -> None:
     bins = np.array_split(weights, min(STRIP_BINS, len(weights)))
     heights = np.clip([part.max() for part in bins], LOW, HIGH) - LOW
-    places = np.linspace(0, 1, len(bins), endpoint=False)
-    axes.bar(places, heights, width=1 / len(bins), bottom=LOW, align="edge", color=COLORS[0])
+    starts = np.linspace(0, 1, len(bins), endpoint=False)
+    axes.bar(starts, heights, width=1 / len(bins), bottom=LOW, align="edge", color=COLORS[0])
     axes.axhline(1, color="#8a94a0", linewidth=0.8, linestyle=":")
     axes.set(xlim=(0, 1), yscale="log", ylim=(LOW, 1.02 * HIGH), xticks=[])
     axes.set_yticks(list(RELATIVE_TICKS), labels=[f"{tick:g}" for tick in RELATIVE_TICKS])

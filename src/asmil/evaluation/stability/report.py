@@ -60,10 +60,10 @@ def write_stability_page(
         {"score_histograms": histogram_figure(stability), "bag_features": bag_feature_figure(stability, epochs)}
         for stability in stabilities
     ]
-    place = folder / FIGURE_FOLDER
-    write_figures({**courses, "attention_maps": maps}, place)
+    figure_folder = folder / FIGURE_FOLDER
+    write_figures({**courses, "attention_maps": maps}, figure_folder)
     for number, figures in enumerate(single, 1):
-        write_figures(figures, place if len(stabilities) == 1 else place / f"run-{number}")
+        write_figures(figures, figure_folder if len(stabilities) == 1 else figure_folder / f"run-{number}")
     document = stability_document(stabilities, slide)
     summary = document.sections[0]
     course: list[Block] = [
@@ -78,7 +78,7 @@ def write_stability_page(
 
 def stability_document(stabilities: Sequence[RunStability], slide: str | None = None) -> Document:
     """The content of the report without its figures; slide: the requested slide of the attention maps."""
-    names = unique_names([one.path for one in stabilities])
+    names = unique_names([stability.path for stability in stabilities])
     slides = len({name for stability in stabilities for name in stability.slides["slide"]})
     trainings = sum(len(stability.trainings) for stability in stabilities)
     return Document(
@@ -98,7 +98,7 @@ def stability_document(stabilities: Sequence[RunStability], slide: str | None = 
 
 
 def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
-    raised = {name: one.alarms for name, one in zip(names, stabilities, strict=True) if one.alarms}
+    raised = {name: stability.alarms for name, stability in zip(names, stabilities, strict=True) if stability.alarms}
     if not raised:
         return (
             "No alarm: on most recorded slides the attention is neither flat nor on one tile, it does not move at the "
@@ -108,7 +108,7 @@ def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"Alarm: {findings[names[0]]}."
     quiet = [name for name in names if name not in raised]
-    alarms = " ".join(f"Alarm for {name}: {found}." for name, found in findings.items())
+    alarms = " ".join(f"Alarm for {name}: {names_of_alarms}." for name, names_of_alarms in findings.items())
     return alarms + f" No alarm for {', '.join(quiet)}." * bool(quiet)
 
 
@@ -140,9 +140,9 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
         summary = summary_of(stability)
         size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
         cells = []
-        for found in (summary["metrics"][measure] for measure in MEASURE_TITLES):
-            spread = () if found["sd_seeds"] is None else (f"sd {format_small(found['sd_seeds'])}",)
-            cells.append(Cell(format_small(found["value"]), spread))
+        for number in (summary["metrics"][measure] for measure in MEASURE_TITLES):
+            spread = () if number["sd_seeds"] is None else (f"sd {format_small(number['sd_seeds'])}",)
+            cells.append(Cell(format_small(number["value"]), spread))
         seeds = [format_small(summary["agreement"][measure]) for measure in ("top1_overlap", "rank_correlation")]
         rows.append([Cell(name, (stability.label, size)), *cells, *seeds])
     return Table(
@@ -158,7 +158,7 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
 
 def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]) -> list[Section]:
     shown: set[str] = set()
-    sections, names = [], unique_names([one.path for one in stabilities])
+    sections, names = [], unique_names([stability.path for stability in stabilities])
     for name, stability, figures in zip(names, stabilities, single, strict=True):
         blocks: list[Block] = [stability.label] if stability.label != name else []
         blocks += [f"{alarm.text[:1].upper()}{alarm.text[1:]} {alarm.advice}" for alarm in stability.alarms]
@@ -184,8 +184,8 @@ def _figure_blocks(figures: Iterable[Figure], shown: set[str]) -> list[Block]:
 def _slides(stability: RunStability) -> Folded:
     """One row per slide, means over trainings; the slides whose attention moves most come first."""
     by_slide = stability.slides.groupby(["slide", "target", "role", "n_tiles"], sort=False)
-    found = by_slide[[*MEASURE_TITLES]].mean().assign(trainings=by_slide.size())
-    found = found.sort_values("jsd_late", ascending=False, kind="stable").reset_index()
+    means = by_slide[[*MEASURE_TITLES]].mean().assign(trainings=by_slide.size())
+    means = means.sort_values("jsd_late", ascending=False, kind="stable").reset_index()
     rows: list[Row] = [
         [
             Cell(row["slide"], (f"{row['target']}, {row['role']}",)),
@@ -193,7 +193,7 @@ def _slides(stability: RunStability) -> Folded:
             str(row["trainings"]),
             *(format_small(row[measure]) for measure in MEASURE_TITLES),
         ]
-        for row in found.to_dict("records")
+        for row in means.to_dict("records")
     ]
     table = Table(["slide", "tiles", "trainings", *MEASURE_TITLES.values()], rows)
     return folded_table("Slides", table, MOST_ROWS, "stability_slides.csv")

@@ -46,14 +46,6 @@ class DeLong:
     interval_b: Interval
 
 
-@dataclass(frozen=True)
-class _Placements:
-    """Twice the number of slides of the other class that a slide beats, with ties counted half: integers."""
-
-    positives: npt.NDArray[np.int64]
-    negatives: npt.NDArray[np.int64]
-
-
 def delong(target: npt.ArrayLike, score_a: npt.ArrayLike, score_b: npt.ArrayLike) -> DeLong:
     """Compare the AUCs of two scores for one binary outcome (1 is the positive class), on the same slides.
 
@@ -96,15 +88,15 @@ def auc_covariance(
     The variance is computed from differences of integers, so it is exactly 0 when it should be.
     """
     positive, scores = _checked(target, score_a, score_b)
-    a, b = (_place(score, positive) for score in scores)
-    m, n = len(a.positives), len(a.negatives)
+    (positives_a, negatives_a), (positives_b, negatives_b) = (_wins(score, positive) for score in scores)
+    m, n = len(positives_a), len(negatives_a)
     covariance: Floats = np.zeros((2, 2))
     variance = 0.0
-    for of_a, of_b, count, others in ((a.positives, b.positives, m, n), (a.negatives, b.negatives, n, m)):
+    for of_a, of_b, count, others in ((positives_a, positives_b, m, n), (negatives_a, negatives_b, n, m)):
         unit = (2.0 * others) ** 2 * count
         covariance += np.cov(np.stack([of_a, of_b]).astype(np.float64)) / unit
         variance += float(np.var((of_a - of_b).astype(np.float64), ddof=1)) / unit
-    auc_a, auc_b = (float(model.positives.sum()) / (2.0 * m * n) for model in (a, b))
+    auc_a, auc_b = (float(wins.sum()) / (2.0 * m * n) for wins in (positives_a, positives_b))
     return (auc_a, auc_b), covariance, variance
 
 
@@ -126,12 +118,13 @@ def _checked(
     return positive, scores
 
 
-def _place(score: Floats, positive: npt.NDArray[np.bool_]) -> _Placements:
+def _wins(score: Floats, positive: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Twice the number of slides of the other class that each positive and each negative beats; ties count half."""
     x, y = score[positive], score[~positive]
     sorted_x, sorted_y = np.sort(x), np.sort(y)
     below_x = np.searchsorted(sorted_y, x, "left") + np.searchsorted(sorted_y, x, "right")
     above_y = 2 * len(x) - np.searchsorted(sorted_x, y, "left") - np.searchsorted(sorted_x, y, "right")
-    return _Placements(below_x, above_y)
+    return below_x, above_y
 
 
 def _around(center: float, variance: float) -> Interval:

@@ -113,10 +113,10 @@ def permutation_f1(
     sums = _all_patterns(changes[discordant]) if exact else _drawn_patterns(changes, discordant, resamples, seed)
     patterns = count = count_one_sided = 0
     for moved in sums:
-        found = counts.differences(moved)
-        patterns += len(found)
-        count += int((np.abs(found) >= abs(difference) - TIE).sum())
-        count_one_sided += int((found >= difference - TIE).sum())
+        differences = counts.differences(moved)
+        patterns += len(differences)
+        count += int((np.abs(differences) >= abs(difference) - TIE).sum())
+        count_one_sided += int((differences >= difference - TIE).sum())
     # with drawn patterns the observed one is counted too, which keeps p above 0 and the test valid
     observed = 0 if exact else 1
     return PermutationTest(

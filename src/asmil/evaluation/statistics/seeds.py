@@ -83,8 +83,8 @@ def bootstrap_seeds_and_patients(
     units = units_of(patients, len(truth))
     draws = draw_seeds_and_patients(len(a), len(b), int(units.max()) + 1, resamples, seed)
     values_a, values_b = (_under_draws(metric, truth, values, draws.patients, units) for values in (a, b))
-    one = np.ones((1, len(truth)))
-    difference = float(_values(metric, truth, a, one).mean() - _values(metric, truth, b, one).mean())
+    unweighted = np.ones((1, len(truth)))
+    difference = float(_values(metric, truth, a, unweighted).mean() - _values(metric, truth, b, unweighted).mean())
     return summarize_seed_bootstrap(difference, values_a, values_b, draws)
 
 

@@ -62,7 +62,9 @@ class TestedPart:
 
     def survival(self, times: Floats) -> Floats | None:
         """n x T values of S at the given times, or None without curves."""
-        return None if self.curves is None else np.stack([survival_between_bins(*one, times) for one in self.curves])
+        return (
+            None if self.curves is None else np.stack([survival_between_bins(*curve, times) for curve in self.curves])
+        )
 
 
 def tested_parts(rows: pd.DataFrame) -> list[TestedPart]:
@@ -222,28 +224,28 @@ def evaluate_survival(
     window = evaluation_window(parts, time[event > 0])
     over_window = np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
     grid = EvaluationGrid(time, event, over_window, chosen_times(times, time[event > 0]))
-    found = measure_trainings(parts, grid, np.ones((1, len(time))))
-    if np.isnan([values["c_index"] for values in found.values()]).all():
+    measured = measure_trainings(parts, grid, np.ones((1, len(time))))
+    if np.isnan([values["c_index"] for values in measured.values()]).all():
         raise AsmilError(
             f"{opened.path}: no two patients of a {role} fold can be compared, so the C-index is undefined; "
             "test more patients with an event (fewer folds, or a larger test set)"
         )
-    samples = _bootstrap(parts, grid, found, resamples, seed)
+    samples = _bootstrap(parts, grid, measured, resamples, seed)
     metrics = {
         metric.name: _over_trainings(
-            {key: float(of[metric.name][0]) for key, of in found.items()}, samples[metric.name], len(time)
+            {key: float(of[metric.name][0]) for key, of in measured.items()}, samples[metric.name], len(time)
         )
         for metric in opened.format.metrics
     }
-    curves = {name: _curve(name, grid.window, found, samples[name]) for name in CURVES}
-    auc_at = _at_times("auc_at", grid.times, found, samples)
+    curves = {name: _curve(name, grid.window, measured, samples[name]) for name in CURVES}
+    auc_at = _at_times("auc_at", grid.times, measured, samples)
     groups = compare_groups(time, event, group_patients(parts, len(time), n_groups), n_groups, opened.time_unit)
     return SurvivalEvaluation(
         run=opened,
         role=role,
         metrics=metrics,
         auc_at=auc_at,
-        brier_at=_at_times("brier_at", grid.times, found, samples),
+        brier_at=_at_times("brier_at", grid.times, measured, samples),
         window=UNDEFINED if window is None else window,
         curves={name: curve for name, curve in curves.items() if np.isfinite(curve.mean).any()},
         risk_groups=groups,
@@ -297,7 +299,7 @@ def _mean_of_curve(curve: Floats, times: Floats) -> Floats:
 
 
 def _bootstrap(
-    parts: Sequence[TestedPart], grid: EvaluationGrid, found: Measures, resamples: int, seed: int
+    parts: Sequence[TestedPart], grid: EvaluationGrid, measured: Measures, resamples: int, seed: int
 ) -> dict[str, Floats]:
     """Every metric of every resample, averaged over the trainings in which it is defined for the original patients.
 
@@ -306,23 +308,23 @@ def _bootstrap(
 
     def under(counts: Floats) -> dict[str, Floats]:
         drawn = measure_trainings(parts, grid, counts)
-        return {name: _mean_of_defined(name, drawn, found) for name in next(iter(found.values()))}
+        return {name: _mean_of_defined(name, drawn, measured) for name in next(iter(measured.values()))}
 
     counts = draw_patients(len(grid.time), resamples, seed)
     # curves over many times need more memory than a single number per resample
     return under_draws(under, counts, 2 * len(grid.time))
 
 
-def _mean_of_defined(name: str, drawn: Measures, found: Measures) -> Floats:
+def _mean_of_defined(name: str, drawn: Measures, measured: Measures) -> Floats:
     values = np.stack([of[name] for of in drawn.values()])
-    counted = ~np.isnan(np.stack([of[name] for of in found.values()]))
+    counted = ~np.isnan(np.stack([of[name] for of in measured.values()]))
     total = np.where(counted, values, 0.0).sum(axis=0)
     number = counted.sum(axis=0)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
 def _over_trainings(per_training: dict[tuple[int, int], float], samples: Floats, n: int | None = None) -> Estimate:
-    per_seed = means_by((seed, one) for (_, seed), one in per_training.items())
+    per_seed = means_by((seed, value_of_training) for (_, seed), value_of_training in per_training.items())
     value = mean_of_numbers(per_training.values())
     return estimate(value, samples, n=n, per_seed=per_seed, per_training=per_training)
 
@@ -358,17 +360,17 @@ def _folds_share_patients(parts: Sequence[TestedPart]) -> bool:
     return len(fold_patients) > len({patient for _, patient in fold_patients})
 
 
-def _at_times(name: str, times: Floats, found: Measures, samples: dict[str, Floats]) -> dict[float, Estimate]:
+def _at_times(name: str, times: Floats, measured: Measures, samples: dict[str, Floats]) -> dict[float, Estimate]:
     return {
         float(t): _over_trainings(
-            {key: float(of[name][0, column]) for key, of in found.items()}, samples[name][:, column]
+            {key: float(of[name][0, column]) for key, of in measured.items()}, samples[name][:, column]
         )
         for column, t in enumerate(times)
     }
 
 
-def _curve(name: str, times: Floats, found: Measures, samples: Floats) -> TimeCurve:
-    per_training = {key: of[name][0] for key, of in found.items()}
+def _curve(name: str, times: Floats, measured: Measures, samples: Floats) -> TimeCurve:
+    per_training = {key: of[name][0] for key, of in measured.items()}
     ends = [percentile_interval(samples[:, column]) for column in range(len(times))]
     return TimeCurve(
         times=times,

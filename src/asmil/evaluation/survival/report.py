@@ -47,8 +47,7 @@ def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: st
         if name == "auc":
             axes.axhline(0.5, color=GUIDE, linewidth=1, linestyle="--")
         elif reference is not None:
-            line, *_ = axes.plot(reference.times, reference.mean, color=TEXT, linewidth=1.4, label="Kaplan-Meier")
-            line.set_linestyle("--")
+            axes.plot(reference.times, reference.mean, "--", color=TEXT, linewidth=1.4, label="Kaplan-Meier")
         _draw(axes, curve, COLORS[0], "model" + ", mean over trainings" * (len(curve.per_training) > 1))
         axes.set(title=title, xlabel=evaluation.run.time_unit, ylabel=label)
         if name == "brier":
@@ -82,42 +81,28 @@ def _write_counts(axes: Axes, groups: RiskGroups, unit: str) -> None:
 
 def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
     """Risk groups, single times and curves of one run."""
+    curves = kaplan_meier_figure(evaluation.risk_groups, evaluation.run.time_unit)
+    auc = time_figure(evaluation, "auc", "AUC(t)", "AUC: event by t against followed longer")
+    brier = time_figure(evaluation, "brier", "Brier score (lower is better)", "Brier score")
     return [
         Heading("Risk groups"),
         _risk_groups(evaluation),
-        Figure(
-            kaplan_meier_figure(evaluation.risk_groups, evaluation.run.time_unit), "Kaplan-Meier curves by risk group"
-        ),
+        Figure(curves, "Kaplan-Meier curves by risk group"),
         Heading("At single times"),
         _times(evaluation),
-        SideBySide(
-            [
-                Figure(
-                    time_figure(evaluation, "auc", "AUC(t)", "AUC: event by t against followed longer"), "AUC over time"
-                ),
-                Figure(
-                    time_figure(evaluation, "brier", "Brier score (lower is better)", "Brier score"),
-                    "Brier score over time",
-                ),
-            ]
-        ),
+        SideBySide([Figure(auc, "AUC over time"), Figure(brier, "Brier score over time")]),
     ]
 
 
 def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
-    found = evaluation.risk_groups
-    rows: list[Row] = [
-        [
-            group.name,
-            str(group.patients),
-            str(group.events),
-            Cell(format_times(group.median), interval=format_times(*group.median_interval)),
-        ]
-        for group in found.groups
-    ]
-    p = "undefined" if math.isnan(found.p) else f"p {'' if found.p < 0.001 else '= '}{format_p(found.p)}"
+    groups = evaluation.risk_groups
+    rows: list[Row] = []
+    for group in groups.groups:
+        median = Cell(format_times(group.median), interval=format_times(*group.median_interval))
+        rows.append([group.name, str(group.patients), str(group.events), median])
+    p = "undefined" if math.isnan(groups.p) else f"p {'' if groups.p < 0.001 else '= '}{format_p(groups.p)}"
     caption = (
-        f"Cut at the {found.cut} of the predicted risks within each fold; the groups of all folds are joined. "
+        f"Cut at the {groups.cut} of the predicted risks within each fold; the groups of all folds are joined. "
         f"Log-rank test: {p}. Bands and intervals: 95 %; ticks: censored patients."
     )
     columns = ["group", "patients", "events", f"median survival, {evaluation.run.time_unit}"]
@@ -130,9 +115,8 @@ def _times(evaluation: SurvivalEvaluation) -> Table:
         for t, auc in evaluation.auc_at.items()
     ]
     low, high = evaluation.window
-    over = (
-        "" if math.isnan(low) else f" Curves and their means cover {low:.1f} to {high:.1f} {evaluation.run.time_unit}."
-    )
+    unit = evaluation.run.time_unit
+    over = "" if math.isnan(low) else f" Curves and their means cover {low:.1f} to {high:.1f} {unit}."
     value = "Mean over folds and seeds" if evaluation.n_trainings > 1 else "Value"
     caption = f"{value} with its 95 % patient-level bootstrap interval.{over}"
     return Table(["time", "AUC(t)", "Brier score"], rows, caption=caption)

@@ -1,4 +1,4 @@
-"""Combine the p-values of several seeds into one.
+"""Adjust p-values for multiple comparisons, and combine the p-values of several seeds into one.
 
 The seeds of a run are tested on the same slides, so their p-values depend on each other. The rules of `combine_p`
 allow for this dependence; the functions with `if_independent` in their name do not.
@@ -15,10 +15,40 @@ import numpy.typing as npt
 from scipy.special import chdtrc, ndtr, ndtri
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.statistics.checks import p_values_of
 from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import numbers_of
 
 CombinationRule = Literal["bonferroni", "twice_mean", "twice_median", "cauchy", "harmonic_mean"]
+
+
+def holm(p: npt.ArrayLike) -> Floats:
+    """Holm's adjusted p-values, in the given order; reject those at or below alpha.
+
+    Sorted ascending, the adjusted i-th of k is the largest of min(1, (k - j + 1) p_j) over j <= i. The probability
+    of any false rejection is at most alpha under any dependence.
+
+    >>> [round(float(adjusted), 3) for adjusted in holm([0.2, 0.001, 0.04])]
+    [0.2, 0.003, 0.08]
+    """
+    given = p_values_of(p)
+    order = np.argsort(given, kind="stable")
+    factors = np.arange(len(given), 0, -1)
+    adjusted = np.empty_like(given)
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * given[order]), 1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p: npt.ArrayLike) -> Floats:
+    """Benjamini-Hochberg adjusted p-values, in the given order: they control the false discovery rate.
+
+    Sorted ascending, the adjusted j-th of k is the smallest of min(1, k p_i / i) over i >= j.
+    """
+    given = p_values_of(p)
+    order = np.argsort(given, kind="stable")[::-1]
+    factors = len(given) / np.arange(len(given), 0, -1)
+    adjusted = np.empty_like(given)
+    adjusted[order] = np.minimum(np.minimum.accumulate(factors * given[order]), 1.0)
+    return adjusted
 
 
 def combine_p(p: npt.ArrayLike, rule: CombinationRule) -> float:
@@ -60,6 +90,18 @@ def stouffer_if_independent(p: npt.ArrayLike) -> float:
     if given.min() == 0 and given.max() == 1:
         raise AsmilError("p: Stouffer's rule is undefined for p-values of both 0 and 1; use another rule")
     return float(ndtr(ndtri(given).sum() / math.sqrt(len(given))))
+
+
+def p_values_of(p: npt.ArrayLike) -> Floats:
+    """p-values between 0 and 1; a missing one is an error, since the size of the family must be known."""
+    given = numbers_of("p", p)
+    if given.ndim != 1:
+        raise AsmilError(f"p: give a plain list of p-values; the shape is {given.shape}")
+    wrong = (given < 0) | (given > 1)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise AsmilError(f"p: {given[index]:g} at index {index} is not a p-value; give numbers from 0 to 1")
+    return given
 
 
 def _some(p: npt.ArrayLike) -> Floats:
