@@ -113,7 +113,7 @@ def _predict(folder: Path) -> Any:
     for _, found in predictor.predict_all(units_of(slides, predictor.unit), attention=True):
         if isinstance(found, AsmilError):
             raise found
-        rows.append((predictor.row(found), found.heatmap))
+        rows.append((predictor.row(found), found.tile_map))
     return rows
 
 

@@ -145,19 +145,19 @@ class TrainedRun:
     def attention(
         self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None
     ) -> SlidePrediction:
-        """The heat map of one slide: a prediction whose `heatmap` has one value per tile, and `coords` their places.
+        """The attention of one slide: a prediction whose `tile_map` has one value per tile, at `coords`.
 
         A slide of the cohort is shown by the models that were not trained on it, or by all if all were. Any other
         slide is shown by all models.
 
         slide: the name of a slide of the cohort (of a patient, where slides are joined), a feature file, a bag or
             an array of features N x D
-        kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
+        kind: one of the `map_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
         bag = self._bag(slide, features)
         trained = self._explainer.trained_for(bag.id)
-        return self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=kind)
+        return self._predictor.predict_bag(bag, attention=True, trained=trained, map_kind=kind)
 
     def explain(
         self,
@@ -253,7 +253,7 @@ class TrainedRun:
         an `AsmilError` is raised.
         """
         if isinstance(slides, _BAG_TYPES):
-            with_map = all(one.model.has_heatmap for one in self._predictor.trained)
+            with_map = all(one.model.has_tile_map for one in self._predictor.trained)
             return self._predictor.predict_bag(as_bag(slides), attention=with_map)
         if not isinstance(slides, Cohort | Path | str):
             raise AsmilError(

@@ -85,7 +85,7 @@ def faithfulness(
             slides=names,
             role=role,
             scalings=("rank",),
-            heatmap=kind,
+            kind=kind,
             resamples=resamples,
             seed=seed,
             device=device,

@@ -38,8 +38,9 @@ def localize(
             "times_n if no class is normal.",
         ),
     ] = None,
-    heatmap: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Another kind of heat map that the method offers.")
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", "--heatmap", metavar="KIND", help="Another kind of map, as in `asmil heatmap --kind`."),
     ] = None,
     tumor: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Annotated class that is tumor; may be repeated.")
@@ -85,7 +86,7 @@ def localize(
         conversion=conversion,
         radius=radius,
         scalings=known_scalings(scaling or ()),
-        heatmap=heatmap,
+        kind=kind,
         normal=tuple(normal or ()),
         classes=ClassNames(tuple(tumor or ()), tuple(exclude or ())),
         mask_value=mask_value,

@@ -118,7 +118,7 @@ def predict(
             if attention:
                 joined = [slide.slide for slide in unit.slides]
                 write_attention(file_in(maps, unit.name, ".h5"), result, joined, alarms)
-            predicted.append((unit, replace(result, heatmap=None, coords=None, slide_index=None, coords_um=None)))
+            predicted.append((unit, replace(result, tile_map=None, coords=None, slide_index=None, coords_um=None)))
     finally:
         # What was predicted before an interruption is written, too.
         rows = rows_with_truth(predictor, predicted)

@@ -163,9 +163,9 @@ def measure_tiles(run: FinishedRun) -> Numbers:
         truth = by_slide[slide.slide].sort_values("tile")
         bag = read_bag(slide.source, slide.slide, slide.mpp)
         for one in run.predictor.trained:
-            if one.model.has_heatmap:
+            if one.model.has_tile_map:
                 output = infer(one.model, one.model.prepare(bag), run.predictor.device)
-                heat = one.model.heatmap(output).detach().double().cpu().numpy()
+                heat = one.model.tile_map(output).detach().double().cpu().numpy()
                 kept = values.setdefault((one.fold, one.seed), {})
                 for name, value in slide_tile_numbers(heat, truth).items():
                     kept.setdefault(name, []).append(value)

@@ -65,7 +65,7 @@ class RoleMaps(RunExplainer):
         if prediction_format(task).part_name != "class":
             raise AsmilError(f"{run}: the task is {task}; localization needs classes, to tell normal from tumor slides")
         kinds = kinds_of(self.predictor.models[0])
-        self.kind = heatmap or self.predictor.models[0].heatmap_kinds[0]
+        self.kind = heatmap or self.predictor.models[0].map_kinds[0]
         if self.kind not in kinds:
             raise AsmilError(f"{run}: its method has no heat map '{self.kind}'; {did_you_mean(self.kind, kinds)}")
         if (why := kinds[self.kind]) is not None:
@@ -91,12 +91,12 @@ class RoleMaps(RunExplainer):
         if bag.coords is None:
             raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
         trained = self._trained(slide)
-        is_own = self.kind in trained[0].model.heatmap_kinds
+        is_own = self.kind in trained[0].model.map_kinds
         found = self.predictor.predict_bag(bag, is_own, trained, self.kind if is_own else None)
-        if found.heatmap is None:
+        if found.tile_map is None:
             heat = self.explain(bag, self.kind, self._tumor_class(found.probabilities), trained).values
         else:
-            heat = found.heatmap.astype(np.float64)
+            heat = found.tile_map.astype(np.float64)
         coords = bag.coords.numpy().astype(np.int64)
         return RoleMap(coords, heat, found.probabilities, len(trained), info)
 

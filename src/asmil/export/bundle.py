@@ -16,11 +16,11 @@ from asmil.cohort.splits import ROLES, Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
 from asmil.export.site_overlap import SiteOverlap, site_overlap
-from asmil.files import write_json, write_text
+from asmil.files import write_text
 from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.runs.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
+from asmil.runs.bundle import BundleAlarm, BundleMetric, is_bundle, seal_bundle
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.runs.prediction import RunPredictor
@@ -88,16 +88,8 @@ def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> 
     if predictor.training_slides is not None:
         predictor.training_slides.for_bundle().save(folder)
     write_text(folder / CARD_FILE, model_card(predictor, evaluation))
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    bundle = Bundle(
-        format=FORMAT,
-        asmil=__version__,
-        files={path.relative_to(folder).as_posix(): sha256(path) for path in files},
-        metrics=_metrics(evaluation),
-        sizes=evaluation.sizes,
-        alarms=tuple(BundleAlarm(**asdict(one)) for one in evaluation.raised),
-    )
-    write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
+    alarms = tuple(BundleAlarm(**asdict(alarm)) for alarm in evaluation.raised)
+    seal_bundle(folder, _metrics(evaluation), evaluation.sizes, alarms)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -76,7 +76,7 @@ class CLAM(AttentionPoolModel):
     """What both forms share; see the module's text for the formulas."""
 
     config_type = CLAMConfig
-    heatmap_kinds = ("attention", "percentile")
+    map_kinds = ("attention", "percentile")
     label_routes_gradients = True
     config: CLAMConfig
 
@@ -118,7 +118,7 @@ class CLAM(AttentionPoolModel):
         weight = self.config.bag_weight
         return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         row = predicted_row(output)
         if kind == "percentile":
             return percentiles(row[0])

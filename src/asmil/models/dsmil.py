@@ -122,7 +122,7 @@ class DSMIL(MILModel):
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         return two_stream_loss(outputs, targets, task, self.config.loss)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         del kind
         attention: Tensor = self.normalizer(predicted_row(output))
         return attention[0]

@@ -34,5 +34,5 @@ class ModelOnBase(MILModel):
     def attend(self, bag: Bag) -> Tensor:
         return self.current_base().attend(bag)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        return self.current_base().draw_heatmap(output, kind)
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
+        return self.current_base().draw_tile_map(output, kind)

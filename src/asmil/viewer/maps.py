@@ -200,7 +200,7 @@ class RunMaps:
         """Every kind of map, and its parts: classes to explain, or rows of the attention."""
         explainer = self._models()
         one = explainer.predictor.trained[0]
-        own = one.model.heatmap_kinds if one.model.has_heatmap else ()
+        own = one.model.map_kinds if one.model.has_tile_map else ()
         classes = list(explainer.names)
         asked = [PREDICTED, *classes] if len(classes) > 1 else []
         kinds = {kind: [] if kind in own else asked for kind in explainer.kinds}

@@ -111,7 +111,7 @@ def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, 
     return slide_panels(
         SlideFrame(one.name, one.map.coords, frame.tile_px, frame.size_px, frame.mpp),
         images.get(one.name),
-        TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
+        TileMap(one.map.heat, found.map_kind, title=f"heat map: {found.map_kind}"),
         calls,
         None if mask is None else trace_outlines(mask, frame.downsample),
         [f"{alarm.name}." for alarm in found.alarms],

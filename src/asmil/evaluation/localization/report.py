@@ -74,7 +74,7 @@ def _convention(found: Localization) -> str:
     protocol = found.protocol
     radius = f" (radius {protocol.radius} tiles)" if protocol.conversion == "nms" else ""
     preset = f"FROC preset {found.settings.preset}"
-    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{found.heatmap_kind}'"
+    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{found.map_kind}'"
 
 
 def _answer(found: Localization) -> str:
@@ -219,7 +219,7 @@ def numbers_rows(found: Localization) -> list[dict[str, Any]]:
             "run": found.name,
             "method": found.method,
             "role": settings.role,
-            "heatmap": found.heatmap_kind,
+            "heatmap": found.map_kind,
             "metric": name,
             "scaling": scaling or "",
             "cut": THRESHOLDS[scaling] if scaling else math.nan,
@@ -300,7 +300,7 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "name": found.name,
         "method": found.method,
         "role": settings.role,
-        "heatmap": found.heatmap_kind,
+        "heatmap": found.map_kind,
         "seeds_averaged": found.n_seeds,
         "preset": settings.preset,
         "conversion": settings.conversion,
