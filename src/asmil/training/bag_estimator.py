@@ -111,7 +111,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
     def save(self, folder: Path | str) -> Path:
         """Write the fitted estimator into a new folder, without pickle, and return the folder.
 
-        The folder is a bundle: `load` reads the estimator again, and `asmil.load_run` and `asmil predict` use its model.
+        The folder is a bundle: `load` reads the estimator again; `asmil.load_run` and `asmil predict` use its model.
         """
         check_is_fitted(self, "model_")
         folder = Path(folder)
