@@ -167,7 +167,7 @@ def tile_scores(manifest: Path, run: Path) -> dict[str, float]:
             output = infer(model, model.prepare(read_bag(slide.source, slide.slide, slide.mpp)), trained.device)
             assert output.scores is not None
             attention = model.normalizer(output.scores.float()).mean(dim=0)
-            for name, values in (("tile_auc", model.heatmap(output)), ("tile_auc_attention", attention)):
+            for name, values in (("tile_auc", model.tile_map(output)), ("tile_auc_attention", attention)):
                 found[name].append(report.ranking_auc(lesion, values.detach().float().numpy()))
     return {name: float(np.mean(values)) if values else float("nan") for name, values in found.items()}
 

@@ -65,7 +65,7 @@ def train_one(job: tuple[Path, Path, str, str, int]) -> dict[str, Any]:
     tile_auc, effective = [], []
     for slide in load_cohort(manifest).slides:
         if slide.split == "test" and lesions[slide.slide].any():
-            attention = predict_slide(trained, slide, attention=True).heatmap
+            attention = predict_slide(trained, slide, attention=True).tile_map
             assert attention is not None
             both = np.stack([-attention, attention], axis=1)
             tile_auc.append(metrics.auc_per_class(lesions[slide.slide].astype(int), both)[1])

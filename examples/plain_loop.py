@@ -45,4 +45,4 @@ if __name__ == "__main__":
     print(losses)
     example, _ = synthetic_bags()[1]
     output = asmil.infer(trained, example)
-    print(output.logits.softmax(0), trained.heatmap(output)[:5])
+    print(output.logits.softmax(0), trained.tile_map(output)[:5])

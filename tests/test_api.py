@@ -131,9 +131,9 @@ def test_new_slides_are_predicted_from_a_table_a_cohort_and_an_array(trained, ta
     predicted = one.run.predict(tiles)
     assert isinstance(predicted, asmil.SlidePrediction)
     assert set(predicted.values) <= set(from_table.columns)
-    assert predicted.heatmap.shape == (7,)
+    assert predicted.tile_map.shape == (7,)
     for same in (torch.tensor(tiles), asmil.Bag(tiles)):
-        np.testing.assert_array_equal(asmil.predict(one.run, same).heatmap, predicted.heatmap)
+        np.testing.assert_array_equal(asmil.predict(one.run, same).tile_map, predicted.tile_map)
 
 
 def test_a_folder_and_a_file_of_features_are_predicted(classified):
@@ -162,12 +162,12 @@ def test_attention_is_of_the_models_that_were_not_trained_on_the_slide(classifie
     name = folds[folds == 1].index[0]  # tested in one fold, trained on in the other
     tested = run.predictions.query("slide == @name")
     shown = run.attention(name)
-    assert shown.heatmap.sum() == pytest.approx(1)
-    assert len(shown.coords) == len(shown.heatmap) == shown.n_tiles
+    assert shown.tile_map.sum() == pytest.approx(1)
+    assert len(shown.coords) == len(shown.tile_map) == shown.n_tiles
     assert shown.values["prob_a"] == pytest.approx(tested["prob_a"].mean(), abs=1e-5)
     file = classified.manifest.parent / "features" / f"{name}.h5"
-    np.testing.assert_array_equal(run.attention(file).heatmap, shown.heatmap)
-    assert run.attention(np.ones((3, WIDTH))).heatmap.shape == (3,)
+    np.testing.assert_array_equal(run.attention(file).tile_map, shown.tile_map)
+    assert run.attention(np.ones((3, WIDTH))).tile_map.shape == (3,)
     with pytest.raises(asmil.AsmilError, match="'sharpness'"):
         run.attention(name, kind="sharpness")
     with pytest.raises(asmil.AsmilError, match=r"'s255'.*'s25'"):
@@ -278,7 +278,7 @@ def test_a_model_of_your_own_is_trained_by_its_name(classified, tmp_path, monkey
     )
     assert isinstance(run.models[0, 0], MyMean)
     tiles = np.ones((3, WIDTH))
-    assert run.predict(tiles).heatmap is None
+    assert run.predict(tiles).tile_map is None
     with pytest.raises(asmil.AsmilError, match="MyMean"):
         run.attention(tiles)
 

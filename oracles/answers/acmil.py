@@ -21,7 +21,7 @@ def answer(problem: Problem, model: MILModel) -> Answers:
     attention: torch.Tensor = model.normalizer(output.scores)
     answers = common(problem, model, bag, output) | _read(problem, model, output)
     answers |= {
-        "attention": model.heatmap(output),
+        "attention": model.tile_map(output),
         "branch_attention": attention,
         "head_attention": attention.unflatten(0, (-1, model.config.branches)).mean(dim=1),
         "topk_ids": top_tiles(output.scores, model.config.mask_top).sort(dim=1).values,

@@ -23,7 +23,7 @@ def answer(problem: Problem, model: MILModel) -> Answers:
     local = model.local_tiles(x, whole, neighbor_attention)
     return common(problem, model, bag, output) | {
         "neighbour_scores": neighbor_scores,
-        "neighbour_attention": model.heatmap(output, "neighbors"),
+        "neighbour_attention": model.tile_map(output, "neighbors"),
         "global_row0": whole[0],
         "local_row0": local[0],
         "fused_row0": model.fuse(local, whole)[0],

@@ -38,7 +38,7 @@ def common(problem: Problem, model: MILModel, bag: Bag | None = None, output: Ou
     if output.scores is not None:
         answers |= dict.fromkeys(("scores", "attention_scores", "pool_scores"), output.scores)
         answers |= dict.fromkeys(("attention", "pool_attention"), model.normalizer(output.scores))
-        answers["heatmap"] = model.heatmap(output)
+        answers["heatmap"] = model.tile_map(output)
     for label in range(len(task.classes)):
         loss = task.loss(logits, torch.tensor([label]))
         answers |= dict.fromkeys((f"loss_label{label}", f"loss_ce_label{label}", f"loss_y{label}"), loss)

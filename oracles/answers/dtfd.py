@@ -44,7 +44,7 @@ def answer(problem: Problem, model: MILModel) -> Answers:
             "tier1_attention_concat": output.extras["tier1_attention"],
             "tier1_bag_features": output.extras["tier1_features"],
             "cam_logits_concat": output.instance_logits,
-            "instance_prob_last_class": model.heatmap(output, "probability"),
+            "instance_prob_last_class": model.tile_map(output, "probability"),
         }
     )
 

@@ -17,6 +17,6 @@ def answer(problem: Problem, model: MILModel) -> Answers:
     return common(problem, model, bag, output) | {
         "pool_scores_per_head": output.scores,
         "pool_attention_per_head": model.normalizer(output.scores),
-        "pool_attention_mean": model.heatmap(output),
+        "pool_attention_mean": model.tile_map(output),
         "gab_last_rows_0_3": model.reembed(bag)[:3],
     }

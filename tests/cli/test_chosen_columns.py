@@ -60,7 +60,7 @@ def test_every_verb_reads_the_manifest_through_the_columns_of_the_run(home, tmp_
     assert len(pd.read_csv(tmp_path / "p.csv")) == len(splits)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Left out" not in page
-    assert asmil.load_run(run).attention(tested[0]).heatmap is not None
+    assert asmil.load_run(run).attention(tested[0]).tile_map is not None
     # the run is resumed through the same columns, and its settings file trains a run of the same rows
     again = asmil_here("train", run / "config.yaml", "--out", tmp_path / "again", "--quiet")
     assert again.returncode == 0, again.stderr

@@ -39,7 +39,7 @@ def test_trains_and_predicts(method, asmil_here, tiny_cohort, tmp_path):
     assert np.allclose(table["prob_normal"] + table["prob_tumor"], 1)
     with h5py.File(tmp_path / "new_attention" / f"{table['slide'][0]}.h5") as file:
         (name,) = set(file) - {"coords"}
-        assert name == methods()[method].model.heatmap_kinds[0]
+        assert name == methods()[method].model.map_kinds[0]
         heat = file[name][()]
         assert len(heat) == table["n_tiles"][0]
         assert heat.min() >= 0

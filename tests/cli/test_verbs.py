@@ -167,7 +167,7 @@ def test_ctrl_c_is_answered_by_a_sentence(tmp_path):
     script = (
         "import typer\n"
         "from asmil.cli import main\n"
-        "from asmil.cli.help import Verb\n"
+        "from asmil.cli.main import Verb\n"
         "app = typer.Typer()\n"
         "@app.command(cls=Verb)\n"
         "def go() -> None:\n"

@@ -121,8 +121,8 @@ def test_slides_can_be_chosen_for_localization(trained, small_cohort):
 
 def test_other_kinds_can_be_localized(trained, small_cohort):
     truth = small_cohort.parent / "tile_truth.parquet"
-    found = localize_run(trained, LocalizeSettings(truth=truth, heatmap="gradient", resamples=20, device="cpu"))
-    assert found.heatmap_kind == "gradient"
+    found = localize_run(trained, LocalizeSettings(truth=truth, kind="gradient", resamples=20, device="cpu"))
+    assert found.map_kind == "gradient"
     assert 0 <= found.summary.unscaled["tile_auc"].value <= 1
 
 

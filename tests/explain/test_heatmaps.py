@@ -98,7 +98,7 @@ def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):
     }  # fmt: skip
     assert measured["attention relative to average"] == pytest.approx(30 * measured["attention"], rel=1e-4)
     assert measured["probability a"] + measured["probability b"] == pytest.approx(1, abs=1e-4)
-    values = asmil.load_run(lab / "run", "cpu").attention("s6").heatmap
+    values = asmil.load_run(lab / "run", "cpu").attention("s6").tile_map
     written = [one["properties"]["measurements"]["attention"] for one in tiles]
     np.testing.assert_allclose(written, values, rtol=1e-4)
     changed = (out / "s6.png").stat().st_mtime_ns
@@ -419,7 +419,7 @@ def test_the_python_interface(lab, tmp_path):
     run = asmil.load_run(lab / "run", "cpu")
     found = run.explain("s6", kind="gradient", name="b")
     assert (found.kind, found.name, found.n_models) == ("gradient", "b", 2)
-    np.testing.assert_allclose(run.explain("s6").values, run.attention("s6").heatmap, rtol=1e-5)
+    np.testing.assert_allclose(run.explain("s6").values, run.attention("s6").tile_map, rtol=1e-5)
     result = run.heatmap("s6", tmp_path / "maps", tiles=0, scale="absolute")
     assert [row.slide for row in result.rows] == ["s6"]
     assert (tmp_path / "maps" / "s6.png").is_file()

@@ -45,7 +45,7 @@ def test_a_bundle_predicts_as_its_run(run, bundle, cohort):
     tiles = features_of(cohort)
     expected, found = asmil.load_run(run).predict(tiles), asmil.TrainedRun.from_pretrained(bundle).predict(tiles)
     assert found.values == expected.values
-    np.testing.assert_array_equal(found.heatmap, expected.heatmap)
+    np.testing.assert_array_equal(found.tile_map, expected.tile_map)
 
 
 def test_a_bundle_names_no_slide_and_no_patient(run, bundle, cohort):
@@ -172,7 +172,7 @@ def test_onnx_answers_as_the_run_does(bundle, cohort, tmp_path):
     found = dict(zip(names, session.run(None, {"features": tiles}), strict=True))
     expected = asmil.load_run(bundle).predict(tiles)
     np.testing.assert_allclose(found["probabilities"], expected.probabilities, atol=1e-5)
-    np.testing.assert_allclose(found["heatmap"], expected.heatmap, atol=1e-6)
+    np.testing.assert_allclose(found["heatmap"], expected.tile_map, atol=1e-6)
     known = session.get_modelmeta().custom_metadata_map
     assert json.loads(known["classes"]) == list(asmil.load_run(bundle).classes)
     assert known["method"] == "abmil"
@@ -192,7 +192,7 @@ def test_torch_export_answers_as_the_run_does(bundle, cohort, tmp_path, monkeypa
     _, probabilities, heatmap = program.module()(torch.from_numpy(tiles))
     expected = asmil.load_run(bundle).predict(tiles)
     np.testing.assert_allclose(probabilities.detach(), expected.probabilities, atol=1e-5)
-    np.testing.assert_allclose(heatmap.detach(), expected.heatmap, atol=1e-6)
+    np.testing.assert_allclose(heatmap.detach(), expected.tile_map, atol=1e-6)
     known = json.loads(more["asmil.json"])
     assert known["method"] == "abmil"
     assert known.get("alarms", []) == [alarm.finding for alarm in alarms_of_run(bundle)]

@@ -186,7 +186,7 @@ def test_evaluation_of_many_bags_agrees_with_one_at_a_time(tmp_path):
     for place, bag in enumerate(val.bags):
         output = infer(trainer.model, bag, "cuda")
         torch.testing.assert_close(logits[place], output.logits, rtol=0.03, atol=0.03)
-        attention = trainer.model.heatmap(output).numpy()
+        attention = trainer.model.tile_map(output).numpy()
         assert np.abs(said[place].attention - attention).sum() < 0.03
         np.testing.assert_allclose(said[place].embedding, output.embedding, atol=0.05)
 

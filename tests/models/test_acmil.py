@@ -39,7 +39,7 @@ def test_ga_equals_its_formulas():
     torch.testing.assert_close(output.logits, model.head(attention.mean(dim=0) @ h))
     for branch, head in enumerate(model.branch_heads):
         torch.testing.assert_close(output.extras["branch_logits"][branch], head(attention[branch] @ h))
-    torch.testing.assert_close(model.heatmap(output), attention.mean(dim=0))
+    torch.testing.assert_close(model.tile_map(output), attention.mean(dim=0))
 
 
 @pytest.mark.parametrize(("branches", "heads"), [(1, 8), (4, 8), (3, 2), (2, 1)])
@@ -51,7 +51,7 @@ def test_mha_equals_the_form_with_keys_and_values(branches, heads):
     torch.testing.assert_close(output.logits, logits)
     torch.testing.assert_close(output.extras["branch_logits"], branch_logits)
     torch.testing.assert_close(output.scores, scores.flatten(0, 1))
-    torch.testing.assert_close(model.heatmap(output), torch.softmax(scores, dim=-1).mean(dim=(0, 1)))
+    torch.testing.assert_close(model.tile_map(output), torch.softmax(scores, dim=-1).mean(dim=(0, 1)))
 
 
 def test_mha_has_the_gradients_of_the_form_with_keys_and_values():

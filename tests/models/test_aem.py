@@ -139,7 +139,7 @@ def test_in_chunks_and_with_another_normalizer(base):
     assert not torch.allclose(other.logits, whole.logits)
     attention = torch.sigmoid(other.scores) / torch.sigmoid(other.scores).sum(dim=1, keepdim=True)
     torch.testing.assert_close(model.negative_entropy(other), (attention * attention.log()).sum(dim=1).mean())
-    torch.testing.assert_close(model.heatmap(other).sum(), torch.tensor(1.0))
+    torch.testing.assert_close(model.tile_map(other).sum(), torch.tensor(1.0))
 
 
 def test_official_tensors_are_aem_where_a_weight_is_given():

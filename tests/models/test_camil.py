@@ -77,7 +77,7 @@ def test_paper_equals_its_formulas(tiles, options):
     torch.testing.assert_close(output.scores[0], z, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(output.embedding, torch.softmax(z, dim=0) @ m, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(output.logits, model.head(output.embedding))
-    torch.testing.assert_close(model.heatmap(output, "neighbors"), torch.softmax(r, dim=0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.tile_map(output, "neighbors"), torch.softmax(r, dim=0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tiles", [1, 3, 8, 23])

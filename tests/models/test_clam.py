@@ -131,19 +131,19 @@ def test_heat_maps_show_the_row_of_the_predicted_class():
     model = build("clam_mb", 9, 3, **SMALL).eval()
     output = model(Bag(torch.randn(14, 9)))
     row = output.scores[int(output.logits.argmax())]
-    torch.testing.assert_close(model.heatmap(output), torch.softmax(row, dim=0))
-    assert torch.equal(model.heatmap(output, "percentile").argsort(), row.argsort())
-    assert float(model.heatmap(output, "percentile").max()) == 100
+    torch.testing.assert_close(model.tile_map(output), torch.softmax(row, dim=0))
+    assert torch.equal(model.tile_map(output, "percentile").argsort(), row.argsort())
+    assert float(model.tile_map(output, "percentile").max()) == 100
     single = build("clam_sb", 9, 3, **SMALL).eval()
     output = single(Bag(torch.randn(14, 9)))
-    torch.testing.assert_close(single.heatmap(output), torch.softmax(output.scores[0], dim=0))
+    torch.testing.assert_close(single.tile_map(output), torch.softmax(output.scores[0], dim=0))
 
 
 def test_streamed_output_draws_the_same_maps():
     model, bag = build("clam_mb", 9, 3, **SMALL), Bag(torch.randn(50, 9))
     whole, parts = infer(model, bag), infer(model, bag, chunk_tiles=7)
-    for kind in model.heatmap_kinds:
-        torch.testing.assert_close(model.heatmap(parts, kind), model.heatmap(whole, kind))
+    for kind in model.map_kinds:
+        torch.testing.assert_close(model.tile_map(parts, kind), model.tile_map(whole, kind))
 
 
 def test_one_output_is_refused():

@@ -132,21 +132,21 @@ def test_shapes_of_the_output(name, tiles):
     if model.score_axes:
         assert output.scores.shape[1] == tiles
         torch.testing.assert_close(model.attend(bag), output.scores)
-        assert model.heatmap_kinds[0] == "attention"
-        torch.testing.assert_close(model.heatmap(output).sum(), torch.tensor(1.0))
-    for kind in model.heatmap_kinds:
-        heat = model.heatmap(output, kind)
+        assert model.map_kinds[0] == "attention"
+        torch.testing.assert_close(model.tile_map(output).sum(), torch.tensor(1.0))
+    for kind in model.map_kinds:
+        heat = model.tile_map(output, kind)
         assert heat.shape == (tiles,)
         assert heat.min() >= 0
-    with pytest.raises(AsmilError, match="heat map"):
-        model.heatmap(output, kind="nonsense")
+    with pytest.raises(AsmilError, match="'nonsense'"):
+        model.tile_map(output, kind="nonsense")
 
 
 def test_one_tile_has_all_the_attention(name):
     model = make(name).eval()
     output = run(model, make_bag(1))
     if model.score_axes:
-        torch.testing.assert_close(model.heatmap(output), torch.ones(1))
+        torch.testing.assert_close(model.tile_map(output), torch.ones(1))
 
 
 def test_gradients_reach_every_parameter(name):

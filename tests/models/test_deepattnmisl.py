@@ -55,7 +55,7 @@ def test_vlsa_equals_its_formulas(mask_empty):
     output = model(bag)
     torch.testing.assert_close(output.extras["cluster_attention"], a)
     torch.testing.assert_close(output.logits, model.head(a @ g))
-    torch.testing.assert_close(model.heatmap(output).sum(), torch.tensor(1.0))
+    torch.testing.assert_close(model.tile_map(output).sum(), torch.tensor(1.0))
 
 
 @pytest.mark.parametrize("variant", ["official", "vlsa"])
@@ -64,8 +64,8 @@ def test_tile_scores_are_the_true_weights_of_tiles(variant):
     output = model(bag)
     attention, counts = output.extras["cluster_attention"], torch.bincount(CLUSTERS, minlength=6)
     torch.testing.assert_close(torch.softmax(output.scores, dim=1)[0], (attention / counts)[CLUSTERS])
-    torch.testing.assert_close(model.heatmap(output), (attention / counts)[CLUSTERS])
-    torch.testing.assert_close(model.heatmap(output, "clusters"), attention[CLUSTERS])
+    torch.testing.assert_close(model.tile_map(output), (attention / counts)[CLUSTERS])
+    torch.testing.assert_close(model.tile_map(output, "clusters"), attention[CLUSTERS])
     torch.testing.assert_close(model.attend(bag), output.scores)
 
 
@@ -91,7 +91,7 @@ def test_fewer_tiles_than_clusters_leave_clusters_empty(tiles):
 def test_equal_tiles_may_leave_one_cluster():
     model = make()
     output = model(bag_of(torch.ones(20, 16), clusters=None))
-    torch.testing.assert_close(model.heatmap(output), torch.full((20,), 0.05))
+    torch.testing.assert_close(model.tile_map(output), torch.full((20,), 0.05))
 
 
 def test_clusters_are_found_and_repeatable():

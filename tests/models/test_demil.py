@@ -31,18 +31,18 @@ def test_equals_its_formulas(tie_gates, score_hidden):
     s = torch.sigmoid(plain_scores(model, h))
     output = model(Bag(x))
     torch.testing.assert_close(output.extras["attention_unnormalized"][0], s)
-    torch.testing.assert_close(model.heatmap(output), s / s.sum())
+    torch.testing.assert_close(model.tile_map(output), s / s.sum())
     torch.testing.assert_close(output.logits, (s / s.sum()) @ h @ model.head.weight.T)
 
 
 def test_attention_is_bounded_by_the_sigmoid():
     model = make().eval()
     output = model(Bag(torch.randn(20, 10)))
-    s, attention = output.extras["attention_unnormalized"][0], model.heatmap(output)
+    s, attention = output.extras["attention_unnormalized"][0], model.tile_map(output)
     assert ((s > 0) & (s < 1)).all()
     assert (attention[:, None] / attention <= 1 / s + 1e-4).all()
     equal = model(Bag(torch.ones(4, 10)))
-    torch.testing.assert_close(model.heatmap(equal), torch.full((4,), 0.25))
+    torch.testing.assert_close(model.tile_map(equal), torch.full((4,), 0.25))
 
 
 def test_sigmoid_head_is_never_sharper_than_e_to_one():

@@ -141,7 +141,7 @@ def test_the_heat_map_is_the_row_of_the_predicted_class():
         model = make(seed=seed)
         output = model(Bag(tiles(seed=seed)))
         expected = torch.softmax(output.scores[output.logits.argmax()], dim=0)
-        torch.testing.assert_close(model.heatmap(output), expected)
+        torch.testing.assert_close(model.tile_map(output), expected)
 
 
 def test_attend_forms_no_value():

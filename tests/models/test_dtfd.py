@@ -218,11 +218,11 @@ def test_a_given_split_may_use_any_numbers():
 def test_heat_maps():
     model = make().eval()
     output = model(make_bag())
-    torch.testing.assert_close(model.heatmap(output), torch.softmax(output.scores[0], dim=0))
+    torch.testing.assert_close(model.tile_map(output), torch.softmax(output.scores[0], dim=0))
     h = model.embed(make_bag().features)
     weighted = output.extras["tier1_attention"].unsqueeze(1) * h
     p = torch.softmax(weighted @ model.classifier.weight.T, dim=1)[:, -1]
-    torch.testing.assert_close(model.heatmap(output, "probability"), p)
+    torch.testing.assert_close(model.tile_map(output, "probability"), p)
     assert output.extras["tier1_attention"].sum() == pytest.approx(4, abs=1e-5)
 
 

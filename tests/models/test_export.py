@@ -29,11 +29,11 @@ class Exportable(nn.Module):
     def __init__(self, model, heatmap=True):
         super().__init__()
         self.model = model
-        self.heatmap = heatmap and model.has_heatmap
+        self.tile_map = heatmap and model.has_tile_map
 
     def forward(self, features, coords):
         output = self.model(Bag(features, coords, validated=True))
-        found = (output.logits, output.scores, self.model.heatmap(output) if self.heatmap else None)
+        found = (output.logits, output.scores, self.model.tile_map(output) if self.tile_map else None)
         return tuple(one for one in found if one is not None)
 
 

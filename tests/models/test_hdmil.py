@@ -144,7 +144,7 @@ def test_nothing_or_everything_kept_stays_finite(shift):
     if shift < 0:
         assert not output.embedding.any()
         torch.testing.assert_close(output.logits, model.read(torch.zeros(2, 12)))
-        assert not model.heatmap(output, "kept").any()
+        assert not model.tile_map(output, "kept").any()
     else:
         torch.testing.assert_close(output.logits, output.extras["logits_full"])
 
@@ -167,18 +167,18 @@ def test_in_chunks_as_whole(shift):
         parts = infer(model, bag, chunk_tiles=chunk)
         torch.testing.assert_close(parts.logits, whole.logits)
         torch.testing.assert_close(parts.embedding, whole.embedding)
-        for kind in model.heatmap_kinds:
-            torch.testing.assert_close(model.heatmap(parts, kind), model.heatmap(whole, kind))
+        for kind in model.map_kinds:
+            torch.testing.assert_close(model.tile_map(parts, kind), model.tile_map(whole, kind))
 
 
 def test_heat_map_of_kept_tiles():
     model = make(3).eval()
     output = model(Bag(torch.randn(25, 9)))
     row = output.scores[int(output.logits.argmax())]
-    kept = model.heatmap(output, "kept")
+    kept = model.tile_map(output, "kept")
     assert torch.equal(kept > 0, row > 0)
     torch.testing.assert_close(kept.sum(), torch.tensor(1.0))
-    torch.testing.assert_close(model.heatmap(output), torch.softmax(row, dim=0))
+    torch.testing.assert_close(model.tile_map(output), torch.softmax(row, dim=0))
 
 
 def test_one_output_is_refused():

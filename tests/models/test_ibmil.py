@@ -153,7 +153,7 @@ def test_in_chunks_as_whole(base):
     torch.testing.assert_close(parts.logits, whole.logits)
     torch.testing.assert_close(parts.scores, whole.scores)
     torch.testing.assert_close(model.attend(Bag(tiles(50))), whole.scores)
-    torch.testing.assert_close(model.heatmap(whole).sum(), torch.tensor(1.0))
+    torch.testing.assert_close(model.tile_map(whole).sum(), torch.tensor(1.0))
 
 
 def test_losses():

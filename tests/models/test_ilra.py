@@ -103,7 +103,7 @@ def test_heatmap_is_the_mean_of_the_heads_attention():
     output = model(make_bag())
     assert output.scores.shape == (4, 23)
     expected = torch.softmax(output.scores, dim=1).mean(dim=0)
-    torch.testing.assert_close(model.heatmap(output), expected)
+    torch.testing.assert_close(model.tile_map(output), expected)
     averaged_first = torch.softmax(output.scores.mean(dim=0), dim=0)
     assert (expected - averaged_first).abs().max() > 1e-4
 

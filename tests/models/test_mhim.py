@@ -55,7 +55,7 @@ def test_refusals():
         build("mhim", WIDTH, 2, base="transmil", inner=12)
     model = make(base="transmil").train()
     with pytest.raises(AsmilError, match="transmil"):
-        model.heatmap(model(make_bag()))
+        model.tile_map(model(make_bag()))
 
 
 # Student and teacher
@@ -221,9 +221,9 @@ def test_heat_map_of_the_transformer():
     model = make(base="transmil").eval()
     output = model(make_bag())
     row = output.extras["class_row"].mean(dim=0).clamp(min=0)
-    torch.testing.assert_close(model.heatmap(output), row / row.sum())
+    torch.testing.assert_close(model.tile_map(output), row / row.sum())
     output.extras["class_row"] = -output.extras["class_row"].abs()
-    torch.testing.assert_close(model.heatmap(output), torch.softmax(output.scores, dim=1).mean(dim=0))
+    torch.testing.assert_close(model.tile_map(output), torch.softmax(output.scores, dim=1).mean(dim=0))
 
 
 def test_dsmil_base_has_two_streams():

@@ -85,7 +85,7 @@ def test_merging_at_test_adds_tokens_to_the_whole_bag(base):
     torch.testing.assert_close(output.logits, model.network.encoder(read, model.normalizer).logits)
     assert output.scores.shape[1] == 30
     torch.testing.assert_close(model.attend(bag), output.scores)
-    assert model.heatmap(output).shape == (30,)
+    assert model.tile_map(output).shape == (30,)
     torch.testing.assert_close(infer(model, bag, chunk_tiles=7).logits, output.logits)
     step(model)
 

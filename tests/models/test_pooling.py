@@ -105,12 +105,12 @@ def test_heat_map_is_the_probability_of_the_predicted_class():
     model = build("max_pooling", 16, 3).eval()
     output = model(bag)
     probabilities = torch.softmax(output.instance_logits, dim=1)
-    torch.testing.assert_close(model.heatmap(output), probabilities[:, int(output.logits.argmax())])
+    torch.testing.assert_close(model.tile_map(output), probabilities[:, int(output.logits.argmax())])
     with pytest.raises(AsmilError, match=r"'attention'.*'probability'"):
-        model.heatmap(output, "attention")
+        model.tile_map(output, "attention")
     single = build("mean_pooling", 16, 1).eval()
     output = single(bag)
-    torch.testing.assert_close(single.heatmap(output), torch.sigmoid(output.instance_logits[:, 0]))
+    torch.testing.assert_close(single.tile_map(output), torch.sigmoid(output.instance_logits[:, 0]))
 
 
 def test_there_are_no_scores():

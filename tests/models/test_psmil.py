@@ -28,7 +28,7 @@ def test_equals_its_formulas():
     attention = torch.softmax(p @ model.attention.weight[0] + model.attention.bias, dim=0)
     output = model(Bag(x))
     torch.testing.assert_close(output.extras["prototype_probs"], p)
-    torch.testing.assert_close(model.heatmap(output), attention)
+    torch.testing.assert_close(model.tile_map(output), attention)
     torch.testing.assert_close(output.logits, attention @ x @ model.head.weight.T)
     torch.testing.assert_close(output.instance_logits, x @ model.head.weight.T)
 
@@ -41,7 +41,7 @@ def test_hard_branch_is_averaged_with_the_soft_one():
     hard = torch.softmax(w[p.argmax(dim=1)] + bias, dim=0)
     output = model(Bag(x))
     assert output.scores.shape == (2, 8)
-    torch.testing.assert_close(model.heatmap(output), (soft + hard) / 2)
+    torch.testing.assert_close(model.tile_map(output), (soft + hard) / 2)
     torch.testing.assert_close(output.embedding, (soft + hard) / 2 @ x)
 
 
@@ -63,7 +63,7 @@ def test_first_training_call_starts_from_the_mean_of_the_bag():
 def test_inference_starts_and_moves_nothing():
     model, bag = make().eval(), Bag(torch.randn(8, 6))
     output = model(bag)
-    torch.testing.assert_close(model.heatmap(output), torch.full((8,), 1 / 8))
+    torch.testing.assert_close(model.tile_map(output), torch.full((8,), 1 / 8))
     model.after_step(bag, output, torch.tensor([1]))
     assert not bool(model.initialized)
     assert not model.prototypes.any()

@@ -34,7 +34,7 @@ def test_two_outputs_are_one_stream():
     output = model(Bag(x))
     torch.testing.assert_close(output.logits, logits)
     torch.testing.assert_close(output.instance_logits, tiles)
-    torch.testing.assert_close(model.heatmap(output), attention)
+    torch.testing.assert_close(model.tile_map(output), attention)
     assert output.scores.shape == (1, 7)
 
 
@@ -43,7 +43,7 @@ def test_one_output_is_the_margin_of_the_stream():
     _, attention, logits = plain_stream(embedded(model, x), model.regressor[0])
     output = model(Bag(x))
     torch.testing.assert_close(output.logits, (logits[1] - logits[0])[None])
-    torch.testing.assert_close(model.heatmap(output), attention)
+    torch.testing.assert_close(model.tile_map(output), attention)
     torch.testing.assert_close(output.logits[0], (attention * output.instance_logits[:, 0]).sum())
 
 
@@ -57,7 +57,7 @@ def test_more_classes_have_one_stream_each():
         torch.testing.assert_close(output.instance_logits[:, c], tiles[:, 1] - tiles[:, 0])
         torch.testing.assert_close(torch.softmax(output.scores, dim=1)[c], attention)
         if c == output.logits.argmax():
-            torch.testing.assert_close(model.heatmap(output), attention)
+            torch.testing.assert_close(model.tile_map(output), attention)
 
 
 def test_one_tile_gives_its_own_logits():

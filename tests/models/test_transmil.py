@@ -214,23 +214,23 @@ def test_heatmap_folds_repeats_and_clips():
     # class token, three tiles, one repeat of the first
     output = with_row([[0.9, 0.1, 0.4, -0.4, 0.3], [0.1, 0.1, 0.0, -0.2, 0.1]], tiles=3)
     expected = torch.tensor([0.3, 0.2, 0.0], dtype=torch.float64) / 0.5
-    torch.testing.assert_close(make().heatmap(output), expected)
+    torch.testing.assert_close(make().tile_map(output), expected)
     assert output.extras["class_row"][0, 1] == 0.1  # left as it was
 
 
 def test_heatmap_without_a_positive_weight_falls_back_to_the_scores():
     model, output = make(), with_row([[1.0, -0.1, -0.2, -0.4, 0.0]], tiles=3)
-    torch.testing.assert_close(model.heatmap(output), model.heatmap(output, "scores"))
-    torch.testing.assert_close(model.heatmap(output, "scores"), torch.softmax(output.scores, dim=-1)[0])
+    torch.testing.assert_close(model.tile_map(output), model.tile_map(output, "scores"))
+    torch.testing.assert_close(model.tile_map(output, "scores"), torch.softmax(output.scores, dim=-1)[0])
 
 
 def test_heatmap_of_a_training_pass_is_refused():
     model = make().train()
     output = model(make_bag(5))
     assert output.extras == {}
-    assert model.heatmap(output, "scores").shape == (5,)
+    assert model.tile_map(output, "scores").shape == (5,)
     with pytest.raises(AsmilError, match=r"model\.eval\(\)"):
-        model.heatmap(output)
+        model.tile_map(output)
 
 
 def test_dropout_is_active_in_training_only():

@@ -98,7 +98,7 @@ def in_their_trainer(models, method):
             chosen = logits[:, 1] - logits[:, 0]
             if not return_att:
                 return chosen
-            maps = [self.model.heatmap(output) for output in outputs]
+            maps = [self.model.tile_map(output) for output in outputs]
             return chosen, nn.utils.rnn.pad_sequence(maps, batch_first=True)
 
         def compute_loss(self, Y, X, mask=None):

@@ -6,7 +6,9 @@ from sklearn.base import clone, is_classifier
 from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from asmil import AsmilError, Bag, MILClassifier
+from asmil import AsmilError, Bag, MILClassifier, MILRegressor, MILSurvival, load_run
+
+TOKENS = {"model.tokens": 3, "anchor.weight": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,84 @@ def test_cross_validation_and_grid_search(data):
     assert search.best_params_ == {"lr": 3e-3}
 
 
+def test_single_settings_are_parameters(data):
+    bags, labels = data
+    classifier = MILClassifier(epochs=2, settings={"model.attention": 8})
+    assert classifier.get_params()["model__attention"] == 8
+    assert "model__attention" not in classifier.get_params(deep=False)
+    other = clone(classifier).set_params(model__attention=16, training__weight_decay=0.1, lr=1e-3)
+    assert other.settings == {"model.attention": 16, "training.weight_decay": 0.1}
+    assert classifier.settings == {"model.attention": 8}
+    assert other.fit(bags, labels).model_.config.attention == 16
+    search = GridSearchCV(classifier, {"model__attention": [8, 16], "training__epochs": [1]}, cv=2)
+    with pytest.raises(ValueError, match=r"training\.epochs"):
+        search.fit(bags, labels)  # epochs is given twice
+    search = GridSearchCV(classifier, {"model__attention": [8, 16], "training__weight_decay": [0.0, 0.1]}, cv=2)
+    search.fit(bags, labels)
+    assert len(search.cv_results_["params"]) == 4
+    chosen = search.best_params_["model__attention"]
+    assert search.best_estimator_.model_.config.attention == chosen
+
+
+@pytest.mark.parametrize("names", [("benign", "malignant"), (3, 7), (False, True)])
+def test_a_saved_classifier_predicts_the_same(data, names, tmp_path):
+    bags, labels = data
+    y = np.where(labels == "benign", *names)
+    weight = dict(zip(names, (1.0, 2.0), strict=True))
+    settings = {"model.attention": 8}
+    classifier = MILClassifier(epochs=2, settings=settings, class_weight=weight, random_state=None).fit(bags, y)
+    folder = classifier.save(tmp_path / "saved")
+    loaded = MILClassifier.load(folder)
+    np.testing.assert_array_equal(loaded.predict_proba(bags), classifier.predict_proba(bags))
+    np.testing.assert_array_equal(loaded.predict(bags), classifier.predict(bags))
+    np.testing.assert_array_equal(loaded.attention(bags[0]), classifier.attention(bags[0]))
+    assert loaded.classes_.dtype == classifier.classes_.dtype
+    assert (loaded.settings, loaded.class_weight) == (settings, weight)
+    assert clone(loaded).set_params(epochs=1).fit(bags, y).n_features_in_ == 32
+    run = load_run(folder)
+    assert run.classes == tuple(map(str, names))
+    np.testing.assert_allclose(run.predict(bags[0]).probabilities, classifier.predict_proba(bags[:1])[0], atol=1e-7)
+    with pytest.raises(AsmilError, match="saved"):
+        classifier.save(folder)
+    with pytest.raises(AsmilError, match=r"MILClassifier\.load"):
+        MILRegressor.load(folder)
+    (folder / "estimator.json").unlink()
+    with pytest.raises(AsmilError, match="estimator"):
+        MILClassifier.load(folder)
+
+
+def test_saved_regressors_and_survival_models_predict_the_same(data, tmp_path):
+    bags, _ = data
+    values = np.array([bag[:3].mean() for bag in bags], dtype=np.float64)
+    regressor = MILRegressor(epochs=2, loss="huber").fit(bags, values)
+    loaded = MILRegressor.load(regressor.save(tmp_path / "regressor"))
+    np.testing.assert_array_equal(loaded.predict(bags), regressor.predict(bags))
+    y = np.array([(True, np.exp(value)) for value in values], dtype=[("event", bool), ("time", float)])
+    for loss in ("incidence", "cox"):
+        settings = {"training.accumulate": 8} if loss == "cox" else None
+        survival = MILSurvival(epochs=2, loss=loss, settings=settings).fit(bags, y)
+        again = MILSurvival.load(survival.save(tmp_path / loss))
+        np.testing.assert_array_equal(again.unique_times_, survival.unique_times_)
+        curves = [model.predict_survival_function(bags, return_array=True) for model in (survival, again)]
+        np.testing.assert_array_equal(*curves)
+
+
+def test_the_former_name_of_a_tile_map(data):
+    bags, labels = data
+    classifier = MILClassifier(epochs=1).fit(bags, labels)
+    with pytest.warns(DeprecationWarning, match="tile_map"):
+        former = classifier.heatmap(bags[0])
+    np.testing.assert_array_equal(former, classifier.tile_map(bags[0]))
+
+
 def test_settings_validation_and_kinds_of_bags(data):
     bags, labels = data
     mixed = [torch.from_numpy(bags[0]), Bag(bags[1]), *bags[2:]]
-    classifier = MILClassifier(epochs=2, settings={"model.tokens": 3, "anchor.weight": 0.1}, validation_share=0.25)
+    classifier = MILClassifier("asmil", epochs=2, settings=TOKENS, validation_share=0.25)
     classifier.fit(mixed, labels)
     assert classifier.model_.config.tokens == 3
     assert 1 <= classifier.selected_epoch_ <= 2
-    same = MILClassifier(epochs=2, settings={"model.tokens": 3, "anchor.weight": 0.1}, validation_share=0.25)
+    same = MILClassifier("asmil", epochs=2, settings=TOKENS, validation_share=0.25)
     assert np.array_equal(same.fit(bags, labels).predict_proba(bags), classifier.predict_proba(bags))
 
 
@@ -82,14 +154,14 @@ def test_bad_input_is_named(data):
 def test_second_heat_maps_and_methods_without_attention(data):
     bags, labels = data
     clam = MILClassifier(method="clam_sb", epochs=1).fit(bags, labels)
-    ranks = clam.heatmap(bags[0], "percentile")
+    ranks = clam.tile_map(bags[0], "percentile")
     assert sorted(np.argsort(ranks)) == list(range(len(bags[0])))
     assert ranks.max() == pytest.approx(100)
     assert np.array_equal(np.argsort(ranks), np.argsort(clam.attention(bags[0])))
     pooling = MILClassifier(method="mean_pooling", epochs=1).fit(bags, labels)
     with pytest.raises(AsmilError, match=r"mean_pooling.*'probability'"):
         pooling.attention(bags[0])
-    assert pooling.heatmap(bags[0]).shape == (len(bags[0]),)
+    assert pooling.tile_map(bags[0]).shape == (len(bags[0]),)
 
 
 @pytest.mark.parametrize("method", ["ibmil", "mhim"])
@@ -183,6 +255,6 @@ def test_what_is_not_fitted_says_so(data):
     for ask in (classifier.predict, classifier.predict_proba):
         with pytest.raises(NotFittedError):
             ask(bags)
-    for ask in (classifier.attention, classifier.heatmap):
+    for ask in (classifier.attention, classifier.tile_map):
         with pytest.raises(NotFittedError):
             ask(bags[0])

@@ -69,7 +69,7 @@ def test_a_prediction_is_that_of_the_joined_bag(by_patient, manifest):
     bags = [read_bag(slide.source, slide.slide) for slide in unit.slides]
     expected = predict_bag(trained_run, joined_bag(bags, unit.name))
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
-    assert found.n_tiles == len(found.heatmap) == sum(map(len, bags))
+    assert found.n_tiles == len(found.tile_map) == sum(map(len, bags))
     assert found.slide_index.tolist() == [0] * len(bags[0]) + [1] * len(bags[1])
     table = pd.read_parquet(by_patient[0].predictions).set_index("slide")
     assert found.values["prob_b"] == pytest.approx(table["prob_b"][unit.name])

@@ -44,7 +44,7 @@ def test_records_what_the_model_says_at_every_epoch(small_cohort, tmp_path):
         weights = record.attention(i)
         assert weights.shape == (4, len(bag)) == (4, record.n_tiles[i])
         np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
-        np.testing.assert_allclose(weights[-1], model.heatmap(output).numpy(), rtol=2e-3)
+        np.testing.assert_allclose(weights[-1], model.tile_map(output).numpy(), rtol=2e-3)
         np.testing.assert_allclose(record.logits[-1, i], output.logits.numpy(), rtol=1e-5)
         np.testing.assert_allclose(record.embedding[-1, i], output.embedding.numpy(), rtol=2e-3, atol=1e-4)
         assert np.array_equal(record.coords(i), bag.coords.numpy())
@@ -86,7 +86,7 @@ def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monke
     model = build_model(run.read().config, 24, 2, 0)
     model.load_state_dict(load_file(training / "checkpoints" / "best.safetensors"))
     for i, name in enumerate(record.slides):
-        heat = model.heatmap(infer(model, read_bag(slides[name].source, name))).numpy()
+        heat = model.tile_map(infer(model, read_bag(slides[name].source, name))).numpy()
         np.testing.assert_allclose(record.attention(i)[-1], heat, rtol=2e-3)
 
 

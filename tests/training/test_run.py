@@ -67,8 +67,8 @@ def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_coh
     bag = read_bag(slide.source, slide.slide)
     singles = [predict_bag(trained_run, bag, trained=[one]).probabilities for one in trained_run.trained]
     np.testing.assert_allclose(result.probabilities, np.mean(singles, axis=0))
-    assert result.heatmap.shape == (len(bag),)
-    assert result.heatmap.sum() == pytest.approx(1, abs=1e-5)
+    assert result.tile_map.shape == (len(bag),)
+    assert result.tile_map.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_features_made_in_another_way_are_refused(folds_run, tmp_path):

@@ -90,7 +90,7 @@ def test_a_map_of_the_trained_models(viewed, client):
     maps = server.get("/api/slides/0/runs/0/maps").json()
     assert maps["kinds"][0]["kind"] == "attention"
     found = unpack(server.get("/api/slides/0/runs/0/map?source=final").content)
-    expected = asmil.load_run(viewed / "asmil").attention("s0").heatmap
+    expected = asmil.load_run(viewed / "asmil").attention("s0").tile_map
     np.testing.assert_allclose(found["exact"], expected, rtol=1e-5)
     assert found["top"][0] == expected.argmax()
     assert found["bottom"][0] == expected.argmin()

@@ -115,7 +115,7 @@ def test_a_run_that_was_trained_again_has_new_maps_and_predictions(viewed, clien
     assert server.get("/api/alive").json()["runs"] == [new] != [old]
     assert [row["runs"] for row in again["slides"]] != [row["runs"] for row in about["slides"]]
     after = unpack(server.get(maps, params={"r": new}).content)["exact"]
-    np.testing.assert_allclose(after, asmil.load_run(run).attention("s0").heatmap, rtol=1e-5)
+    np.testing.assert_allclose(after, asmil.load_run(run).attention("s0").tile_map, rtol=1e-5)
     assert np.abs(after - before).max() > 1e-6
 
 

@@ -1,1 +1,1 @@
-"""The public functions: train, load, evaluate, compare and predict from Python. Import them from `asmil`."""
+"""The public functions: everything the commands do, from Python. Import them from `asmil`."""

@@ -45,7 +45,7 @@ class LabeledPredictions:
             "used_in_training": self.n_seen,
             "without_outcome": self.n_unlabeled,
             "only_used_in_training": self.only_seen,
-            "metrics": {name: one.to_dict() for name, one in self.evaluation.metrics.items()},
+            "metrics": {name: metric.to_dict() for name, metric in self.evaluation.metrics.items()},
         }
 
 
@@ -57,7 +57,7 @@ def evaluate_predictions(run: Run, predicted: Predicted) -> LabeledPredictions |
     known = [(unit, result, truth) for unit, result in predicted if (truth := truth_of(run, unit))]
     if not known:
         return None
-    new = [one for one in known if not one[1].used_in_training]
+    new = [(unit, result, truth) for unit, result, truth in known if not result.used_in_training]
     table = pd.DataFrame(
         [
             {
@@ -122,24 +122,24 @@ def labels_unknown_to(run: Run, units: Sequence[Unit]) -> list[str]:
     if kind not in ("classification", "multilabel"):
         return []
     given = [slide.label for unit in units for slide in unit.slides if slide.label is not None]
-    found = {name for label in given for name in (label_names(label) if kind == "multilabel" else {label})}
-    return sorted(found - set(names))
+    labels = {name for label in given for name in (label_names(label) if kind == "multilabel" else {label})}
+    return sorted(labels - set(names))
 
 
 def prediction_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
     """Reasons not to believe some of the predictions, one sentence each."""
-    found = []
-    seen = [one.slide for one in predictions if one.used_in_training]
+    sentences = []
+    seen = [each.slide for each in predictions if each.used_in_training]
     if seen:
-        found.append(
+        sentences.append(
             f"{len(seen)} of {len(predictions)} were used in training or validation by this run ({listed(seen)}), so "
             "their predictions are better than those of new slides; the column used_in_training marks them"
         )
-    other = [one for one in predictions if one.other_features]
+    other = [each for each in predictions if each.other_features]
     if other:
-        found.append(
+        sentences.append(
             f"the features of {len(other)} of {len(predictions)} differ from those of the training "
-            f"({listed([one.slide for one in other])}; {other[0].other_features}): they are probably of another "
+            f"({listed([each.slide for each in other])}; {other[0].other_features}): they are probably of another "
             "encoder, and their predictions mean nothing; extract them like the training slides"
         )
-    return found
+    return sentences

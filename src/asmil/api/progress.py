@@ -1,26 +1,30 @@
-"""Progress of a training: a live table in a terminal, plain lines elsewhere and in a log file."""
+"""Progress of a training (a live table in a terminal, plain lines elsewhere and in a log file) and of an extraction."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from asmil.cohort.splits import ROLES, Splits
-from asmil.console import say
+from asmil.console import messages, say
 from asmil.reporting.formats import format_count, format_duration
 from asmil.runs.description import RunDescription
 from asmil.training.run_parts import RunObserver
+
+if TYPE_CHECKING:
+    from asmil.extraction.extract import Done
 
 WATCHED = {"loss": "loss", "macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
 """Validation metrics that are shown after each epoch, where the task has them."""
@@ -48,6 +52,35 @@ def training_progress(console: Console, log: Path | None = None) -> Iterator[Run
             lively = console.is_terminal and not console.is_dumb_terminal
             shown.append(LiveTable(console, stack) if lively else PlainLines(lambda line: say(console, line)))
         yield _Reporter(shown)
+
+
+class SlideProgress:
+    """A bar over slides that are extracted, with a count of tiles as workers report them, or slide by slide."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        self._console = messages(quiet)
+        columns = (TextColumn("extracting"), BarColumn(), MofNCompleteColumn(), TextColumn("slides"))
+        tiles = TextColumn("{task.fields[tiles]:,} tiles")
+        self._progress = Progress(*columns, tiles, TimeElapsedColumn(), console=self._console)
+        self._task = self._progress.add_task("", total=total, tiles=0)
+        self._reported = 0
+
+    def report(self, n_tiles: Any) -> None:
+        """Count tiles that were encoded."""
+        self._reported += n_tiles
+        self._progress.update(self._task, tiles=self._reported)
+
+    def follow(self, results: Iterable[Done]) -> list[Done]:
+        """All results, shown as they come."""
+        seen: list[Done] = []
+        with self._progress:
+            for done in results:
+                seen.append(done)
+                finished = sum(result.report.n_tiles for result in seen if result.report is not None)
+                self._progress.update(self._task, completed=len(seen), tiles=max(finished, self._reported))
+                if done.error is not None and self._console.is_terminal:
+                    say(self._console, f"failed: {done.error}", style="red")
+        return seen
 
 
 def _write_line(file: Any, line: str) -> None:
@@ -290,9 +323,9 @@ def epoch_values(record: Mapping[str, Any]) -> dict[str, str]:
     train = dict(record["train"])
     values["loss"] = _number(train.pop("loss", None))
     for name, short in WATCHED.items():
-        found = (record["val"] or {}).get(name)
-        if found is not None:
-            values[f"val {short}"] = _number(found)
+        value = (record["val"] or {}).get(name)
+        if value is not None:
+            values[f"val {short}"] = _number(value)
     if "effective_share" in record:
         values["tiles used"] = f"{record['effective_share']:.0%}"
     return values | {name: _number(value) for name, value in train.items() if len(train) > 1}

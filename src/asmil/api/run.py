@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from asmil.api.new_slides import ImageOptions, predict_new_slides
+from asmil.api.inputs import as_path
+from asmil.api.new_slides import PredictionRequest
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, cohort_from_features
 from asmil.cohort.problems import raise_errors
@@ -44,11 +45,17 @@ class PredictOptions(TypedDict, total=False):
     """The options of `TrainedRun.predict`, which explains them."""
 
     features: Path | str | None
+    columns: Mapping[str, str] | None
+    out: Path | str | None
+    attention: bool
     keep_features: Path | str | None
     mpp: float | None
     weights: Path | str | None
     encoder: str | None
+    workers: int | None
+    item_timeout: float | None
     again: bool
+    progress: bool
 
 
 class TrainedRun:
@@ -104,14 +111,14 @@ class TrainedRun:
             return self.evaluate().metrics
         stored = read_bundle(self.path).metrics
         return {
-            name: Estimate(_or_nan(one.value), Interval(_or_nan(one.low), _or_nan(one.high)))
-            for name, one in stored.items()
+            name: Estimate(_or_nan(metric.value), Interval(_or_nan(metric.low), _or_nan(metric.high)))
+            for name, metric in stored.items()
         }
 
     @property
     def models(self) -> dict[tuple[int, int], MILModel]:
         """The trained models by fold and seed, in eval mode."""
-        return {(one.fold, one.seed): one.model for one in self._run.trained}
+        return {(trained.fold, trained.seed): trained.model for trained in self._run.trained}
 
     @property
     def recorded_attention(self) -> dict[tuple[int, int], AttentionRecord]:
@@ -142,18 +149,18 @@ class TrainedRun:
     def attention(
         self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None
     ) -> SlidePrediction:
-        """The heat map of one slide: a prediction whose `heatmap` has one value per tile, and `coords` their places.
+        """The attention of one slide: a prediction whose `tile_map` has one value per tile, at `coords`.
 
         A slide of the cohort is shown by the models that were not trained on it, or by all if all were. Any other
         slide is shown by all models.
 
         slide: the name of a slide of the cohort (of a patient, where slides are joined), a feature file, a bag or
             an array of features N x D
-        kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
+        kind: one of the `map_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
         bag = self._bag(slide, features)
-        return predict_bag(self._run, bag, attention=True, trained=self._run.trained_for(bag.id), heatmap_kind=kind)
+        return predict_bag(self._run, bag, attention=True, trained=self._run.trained_for(bag.id), map_kind=kind)
 
     def explain(
         self,
@@ -172,51 +179,14 @@ class TrainedRun:
         return self._explainer.explain(self._bag(slide, features), kind, name)
 
     def heatmap(
-        self,
-        slides: Path | str | Sequence[Path | str] = (),
-        out: Path | str = "heatmaps",
-        *,
-        images: Path | str | None = None,
-        features: Path | str | None = None,
-        annotations: Path | str | None = None,
-        mask_value: int | None = None,
-        role: Literal["test", "val", "train", "all"] = "test",
-        mpp: float | None = None,
-        again: bool = False,
-        **settings: Any,
+        self, slides: Path | str | Sequence[Path | str] = (), out: Path | str = "heatmaps", **options: Any
     ) -> HeatmapResult:
-        """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
-
-        slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
-        images, features, annotations: where slide images, features and outlines or masks are
-        mask_value: that of tumor, for masks with several values
-        again: draw maps again that were made from another model, other features or settings, instead of refusing
-        settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
-            `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
-        """
+        """Draw heat maps of slides into a folder, in this process; the options are those of `asmil.heatmap`."""
         # training and prediction from features need none of the slide libraries
-        from asmil.api.heatmaps import HeatmapRequest, draw
-        from asmil.engine.inline import InlineEngine
-        from asmil.explain.settings import HeatmapSettings
-        from asmil.settings.config import parse_settings
-        from asmil.settings.made_from import DoneBefore
+        from asmil.api.heatmaps import heatmap
 
-        words = [slides] if isinstance(slides, Path | str) else slides
-        request = HeatmapRequest(
-            [self.path],
-            [str(word) for word in words],
-            Path(out),
-            parse_settings(HeatmapSettings, settings),
-            images=None if images is None else Path(images),
-            features=None if features is None else Path(features),
-            annotations=None if annotations is None else Path(annotations),
-            role=role,
-            mpp=mpp,
-            device=self.device,
-            method=self._own_method,
-            mask_value=mask_value,
-        )
-        return draw(request, lambda n_slides: InlineEngine(1, self.device), done_before=DoneBefore(again))
+        asked = {"workers": 0, "device": self.device, "method": self._own_method, **options}
+        return heatmap(self, slides, out, **asked)
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...
@@ -229,35 +199,58 @@ class TrainedRun:
         slides: BagLike | Cohort | Path | str,
         *,
         features: Path | str | None = None,
+        columns: Mapping[str, str] | None = None,
+        out: Path | str | None = None,
+        attention: bool = False,
         keep_features: Path | str | None = None,
         mpp: float | None = None,
         weights: Path | str | None = None,
         encoder: str | None = None,
+        workers: int | None = 0,
+        item_timeout: float | None = 0.0,
         again: bool = False,
+        progress: bool = False,
     ) -> SlidePrediction | pd.DataFrame:
         """Predict new slides with all models of the run, averaged.
 
         slides: a `Bag` or an array N x D gives one `SlidePrediction`; a folder or file of features, a folder or file
             of slide images, a table or a `Cohort` gives a table with one row per slide
-        features: the folder of the features, for a table
+        features, columns: the folder of the features, and which columns to read, for a table
+        out: a CSV file to write; attention: also write the attention of every tile, to OUT_attention/SLIDE.h5
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
             encoder's weights, and its name if it is your own code
+        workers: processes that extract slide images; default: this one
+        item_timeout: give up on a slide after this many seconds; 0: no limit
         again: extract slides again whose kept features were made from something else, instead of refusing
+        progress: whether progress bars are shown
 
         A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
         an `AsmilError` is raised.
         """
         if isinstance(slides, _BAG_TYPES):
-            with_map = all(model.has_heatmap for model in self._run.models)
+            with_map = all(model.has_tile_map for model in self._run.models)
             return predict_bag(self._run, as_bag(slides), attention=with_map)
         if not isinstance(slides, Cohort | Path | str):
             raise AsmilError(
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"
             )
-        keep = None if keep_features is None else Path(keep_features)
-        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder, again)
-        return predict_new_slides(self._run, slides, features, images)
+        request = PredictionRequest(
+            slides,
+            as_path(features),
+            columns,
+            as_path(out),
+            attention,
+            as_path(keep_features),
+            mpp,
+            as_path(weights),
+            encoder,
+            workers,
+            item_timeout,
+            again,
+            progress,
+        )
+        return request.predict(self._run).table()
 
     def save_pretrained(self, folder: Path | str) -> Path:
         """Write the models, settings and a model card into a new folder, without names or data of slides and patients.
@@ -314,11 +307,11 @@ class TrainedRun:
                     f"{self.path}: '{slide}' is neither a {unit} of this run nor a feature file; "
                     f"{did_you_mean(str(slide), known)}"
                 )
-            (given,) = cohort_from_features(slide).slides
-            return Unit.of_slide(given)
+            (new_slide,) = cohort_from_features(slide).slides
+            return Unit.of_slide(new_slide)
         cohort, problems = self._run.cohort.read(features=None if features is None else Path(features))
         raise_errors(problems)
-        units = {one.name: one for one in units_of(cohort.slides, unit)}
+        units = {each.name: each for each in units_of(cohort.slides, unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]

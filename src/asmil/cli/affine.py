@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.options import Features, Json, call, out_option, raise_failures
+
 if TYPE_CHECKING:
     from asmil.attention.affine import CohortDependence, Form, Share
     from asmil.reporting import Table
@@ -17,14 +19,12 @@ TITLES = {"plain": "bag feature", "softmax": "its softmax"}
 
 def affine(
     cohort: Annotated[Path, typer.Argument(help="The manifest; labels are not needed.")],
-    features: Annotated[
-        Path | None, typer.Option(help="Where the features are: a folder, a cohort file or a pack.")
-    ] = None,
+    features: Features = None,
     deduplicate: Annotated[
         bool, typer.Option("--deduplicate", help="Also count without duplicate tiles; reads all features.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write, one row per slide.")] = None,
+    as_json: Json = False,
+    out: Annotated[Path | None, out_option("CSV file to write, one row per slide.")] = None,
 ) -> None:
     """Count the slides whose attention could change without changing the bag feature.
 
@@ -32,57 +32,44 @@ def affine(
 
     Example: asmil affine cohort.csv --deduplicate
     """
-    import pandas as pd
-
-    from asmil.attention.affine import cohort_dependence
-    from asmil.console import print_json, progress_bar, results, say
-    from asmil.errors import AsmilError
-    from asmil.files import replacing
+    given = locals()
+    from asmil.api import cohorts
+    from asmil.console import print_json, results, say
     from asmil.reporting import print_table
 
-    with progress_bar("slides") as show:
-        found = cohort_dependence(
-            cohort,
-            features,
-            deduplicate,
-            progress=show,
-        )
-    if out is not None and found.slides:
-        with replacing(out) as partial:
-            pd.DataFrame([slide.row() for slide in found.slides]).convert_dtypes().to_csv(partial, index=False)
+    dependence = call(cohorts.affine, given)
     if as_json:
-        print_json(_as_dict(found, deduplicate))
-    elif found.slides:
+        print_json(_as_dict(dependence, deduplicate))
+    elif dependence.slides:
         console = results()
-        print_table(_table(found, deduplicate), console)
-        for line in _notes(found, deduplicate):
+        print_table(_table(dependence, deduplicate), console)
+        for line in _notes(dependence, deduplicate):
             say(console, line)
         if out is not None:
             say(console, f"table: {out}")
-    if found.problems:
-        listed = "\n".join(f"  - {problem}" for problem in found.problems)
-        raise AsmilError(f"{cohort}: {len(found.slides)} slides were counted; these could not be:\n{listed}")
+    total = len(dependence.slides) + len(dependence.problems)
+    raise_failures(dependence.problems, total, f"slides of {cohort} could not be counted")
 
 
-def _shares(found: CohortDependence, deduplicate: bool) -> dict[str, dict[Form, Share]]:
+def _shares(dependence: CohortDependence, deduplicate: bool) -> dict[str, dict[Form, Share]]:
     from asmil.attention.affine import FORMS
 
-    shares = {"all_tiles": {form: found.share(form) for form in FORMS}}
+    shares = {"all_tiles": {form: dependence.share(form) for form in FORMS}}
     if deduplicate:
-        shares["distinct_tiles"] = {form: found.distinct_share(form) for form in FORMS}
+        shares["distinct_tiles"] = {form: dependence.distinct_share(form) for form in FORMS}
     return shares
 
 
-def _table(found: CohortDependence, deduplicate: bool) -> Table:
+def _table(dependence: CohortDependence, deduplicate: bool) -> Table:
     from asmil.reporting import Table
 
-    tiles = [slide.verdicts["plain"].n for slide in found.slides]
-    widths = " or ".join(map(str, sorted({slide.verdicts["plain"].d for slide in found.slides})))
-    stored = " or ".join(sorted({slide.dtype for slide in found.slides}))
+    tiles = [slide.verdicts["plain"].n for slide in dependence.slides]
+    widths = " or ".join(map(str, sorted({slide.verdicts["plain"].d for slide in dependence.slides})))
+    stored = " or ".join(sorted({slide.dtype for slide in dependence.slides}))
     title = f"{len(tiles)} slides of {min(tiles)} to {max(tiles)} tiles, {widths} features per tile, stored as {stored}"
     columns = ("what is matched", "dependent", "share", "share if exact", "decided by count", "decided by rank")
     rows = []
-    for part, forms in _shares(found, deduplicate).items():
+    for part, forms in _shares(dependence, deduplicate).items():
         for form, share in forms.items():
             row = (
                 ("distinct tiles: " if part == "distinct_tiles" else "") + TITLES[form],
@@ -96,16 +83,18 @@ def _table(found: CohortDependence, deduplicate: bool) -> Table:
     return Table(columns, rows, title=title)
 
 
-def _notes(found: CohortDependence, deduplicate: bool) -> list[str]:
+def _notes(dependence: CohortDependence, deduplicate: bool) -> list[str]:
     notes = []
-    shares = [share for forms in _shares(found, deduplicate).values() for share in forms.values()]
+    shares = [share for forms in _shares(dependence, deduplicate).values() for share in forms.values()]
     if any(share.within_rounding for share in shares):
         notes.append(
             "The two shares differ: some slides are dependent only within the rounding error of the stored type. "
             "If the stored values are taken as exact, these slides are independent."
         )
     if deduplicate:
-        copies = [slide.verdicts["plain"].n - slide.distinct["plain"].n for slide in found.slides if slide.distinct]
+        copies = [
+            slide.verdicts["plain"].n - slide.distinct["plain"].n for slide in dependence.slides if slide.distinct
+        ]
         notes.append(f"duplicate tiles removed: {sum(copies)}, in {sum(map(bool, copies))} slides")
     printed = ", ".join(f"{percent:.2f} % of {name}" for name, percent in PAPER_PERCENT.items())
     notes.append(
@@ -116,14 +105,14 @@ def _notes(found: CohortDependence, deduplicate: bool) -> list[str]:
     return notes
 
 
-def _as_dict(found: CohortDependence, deduplicate: bool) -> dict[str, Any]:
+def _as_dict(dependence: CohortDependence, deduplicate: bool) -> dict[str, Any]:
     shares = {
         part: {form: share.to_dict() for form, share in forms.items()}
-        for part, forms in _shares(found, deduplicate).items()
+        for part, forms in _shares(dependence, deduplicate).items()
     }
     return {
         **shares,
         "paper_percent": PAPER_PERCENT,
         "paper_denominators": "not stated",
-        "problems": [str(problem) for problem in found.problems],
+        "problems": [str(problem) for problem in dependence.problems],
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Columns, Features, ItemTimeout, TaskName
+from asmil.cli.options import Columns, Features, ItemTimeout, Json, TaskName, call
 
 if TYPE_CHECKING:
     from asmil.cohort.check import CheckReport
@@ -24,7 +24,7 @@ def check(
     every: Annotated[
         bool, typer.Option("--list", help="One line per problem. Default: slides with the same problem share a line.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
     item_timeout: ItemTimeout = None,
 ) -> None:
@@ -32,26 +32,15 @@ def check(
 
     Example: asmil check cohort.csv --features features
     """
-    from asmil.cohort.check import check_cohort
-    from asmil.console import print_json, progress_bar
-    from asmil.tables.columns import parse_mapping
+    given = locals()
+    from asmil.api import cohorts
+    from asmil.console import print_json
 
-    if (cohort / "config.yaml").is_file():
-        _check_run(cohort, as_json)
-        return
-    with progress_bar("reading slides") as show:
-        report = check_cohort(
-            cohort,
-            features,
-            folds,
-            deep=not quick,
-            progress=show,
-            kind=task,
-            item_timeout_s=item_timeout,
-            columns=parse_mapping(columns),
-        )
+    report = call(cohorts.check, given)
     if as_json:
         print_json(_as_dict(report))
+    elif report.files:
+        _print_run(cohort, report)
     else:
         _print(cohort, report, every)
     if not report.ok:
@@ -98,6 +87,9 @@ def _print(manifest: Path, report: CheckReport, every: bool) -> None:
 def _as_dict(report: CheckReport) -> dict[str, Any]:
     from dataclasses import asdict
 
+    if report.files:
+        damages = [{"severity": problem.severity, "message": problem.what} for problem in report.problems]
+        return {"ok": report.ok, "files": len(report.files), "problems": damages}
     return {
         "ok": report.ok,
         "summary": None if report.summary is None else asdict(report.summary),
@@ -106,28 +98,14 @@ def _as_dict(report: CheckReport) -> dict[str, Any]:
     }
 
 
-def _check_run(run: Path, as_json: bool) -> None:
-    """Read every file of a run and verify its checksums."""
-    from asmil.console import print_json
-    from asmil.errors import AsmilError, printable
-    from asmil.runs.run import Run
-    from asmil.runs.stored_labels import label_changes
-    from asmil.runs.verification import verify_run
+def _print_run(run: Path, report: CheckReport) -> None:
+    from asmil.console import results, say
+    from asmil.errors import printable
 
-    found = list(verify_run(run))
-    problems = [str(error) for _, error in found if error is not None]
-    changes = None if problems else label_changes(Run(run))
-    changed = [changes.sentence("its models and metrics use those of the training")] if changes else []
-    if as_json:
-        listed = [{"severity": "error", "message": problem} for problem in problems]
-        listed += [{"severity": "warning", "message": sentence} for sentence in changed]
-        print_json({"ok": not problems, "files": len(found), "problems": listed})
-        if problems:
-            raise typer.Exit(1)
-    elif problems:
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        raise AsmilError(f"{len(problems)} of {len(found)} files of {run} are damaged:\n{lines}")
-    else:
-        typer.secho(f"{len(found)} files of {run} are complete and undamaged", fg=typer.colors.GREEN)
-        for sentence in changed:
-            typer.secho(printable(f"warning: {sentence}"), fg=typer.colors.YELLOW)
+    if report.ok:
+        say(results(), f"{len(report.files)} files of {run} are complete and undamaged", style="green")
+    for problem in report.problems:
+        style = "red" if problem.severity == "error" else "yellow"
+        say(results(), printable(f"{problem.severity}: {problem.what}"), style=style)
+    if not report.ok:
+        say(results(), f"{len(report.errors)} of {len(report.files)} files of {run} are damaged", style="red")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.options import Json
+
 
 def claims(
     names: Annotated[
@@ -16,7 +18,7 @@ def claims(
         Path | None, typer.Option(help="Folder of `asmil paper` results to use instead of those that come with asmil.")
     ] = None,
     verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. supported.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the claims of the ASMIL paper with a verdict: supported, not supported, undecided or not testable here.
 
@@ -27,40 +29,24 @@ def claims(
     """
     from collections import Counter
 
+    from asmil.api import benchmarks
     from asmil.console import print_json, results, say
-    from asmil.errors import AsmilError, did_you_mean
-    from asmil.paper.claims.listing import Ruled, rule
-    from asmil.paper.claims.listing import claims as all_claims
-    from asmil.paper.claims.measured import Measured
     from asmil.reporting import Table, print_table
 
-    known = {claim.id: claim for claim in all_claims()}
-    for name in names or []:
-        if name not in known:
-            raise AsmilError(f"there is no claim {name!r}: {did_you_mean(name, known)}")
-    measured = Measured(runs)
-    found = [Ruled(known[name], rule(known[name], measured)) for name in (names or known)]
-    counts = Counter(one.ruling.verdict for one in found)
-    shown = [one for one in found if verdict in (None, one.ruling.verdict)]
+    ruled = benchmarks.claims(names or (), runs=runs)
+    shown = [(claim.claim, claim.ruling) for claim in ruled if verdict in (None, claim.ruling.verdict)]
     if as_json:
-        rows = [
-            {"id": one.claim.id, "claim": one.claim.claim, "where": one.claim.where, **one.ruling.__dict__}
-            for one in shown
-        ]
-        print_json(rows)
+        print_json(
+            [{"id": claim.id, "claim": claim.claim, "where": claim.where, **ruling.__dict__} for claim, ruling in shown]
+        )
         return
     console = results()
-    say(console, f"{len(found)} claims: {', '.join(f'{count} {word}' for word, count in counts.items())}.")
-    if any(one.ruling.how == "run" for one in found):
+    counts = Counter(claim.ruling.verdict for claim in ruled)
+    say(console, f"{len(ruled)} claims: {', '.join(f'{count} {word}' for word, count in counts.items())}.")
+    if any(claim.ruling.how == "run" for claim in ruled):
         say(console, "Verdicts by runs refer to synthetic stand-ins, not to the data of the paper.")
-    rows_shown = [
-        [
-            one.claim.id,
-            one.claim.claim,
-            one.ruling.verdict + ("" if one.ruling.how == "none" else f" ({one.ruling.how})"),
-            one.ruling.why,
-            one.ruling.run,
-        ]
-        for one in shown
-    ]
-    print_table(Table(["claim", "what it says", "verdict", "why", "run"], rows_shown), console)
+    rows = []
+    for claim, ruling in shown:
+        how = "" if ruling.how == "none" else f" ({ruling.how})"
+        rows.append([claim.id, claim.claim, ruling.verdict + how, ruling.why, ruling.run])
+    print_table(Table(["claim", "what it says", "verdict", "why", "run"], rows), console)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from asmil.cli.run_warnings import warn_of_changed_labels
+from asmil.cli.options import BootstrapSeed, EvaluatedRole, Json, Resamples, UnitName, call, out_option
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that `asmil train` wrote.")],
-    role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to compare on.")] = "test",
+    role: EvaluatedRole = "test",
     reference: Annotated[
         Path | None, typer.Option(help="The run that the others are compared with. Default: the first.")
     ] = None,
     all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of runs.")] = False,
-    unit: Annotated[
-        Literal["slide", "patient"],
-        typer.Option(help="patient: average the predictions of a patient's slides first."),
-    ] = "slide",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the page and tables. Default: only print.")
-    ] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    unit: UnitName = "slide",
+    out: Annotated[Path | None, out_option("Folder for the page and tables. Default: only print.")] = None,
+    resamples: Resamples = 2000,
+    seed: BootstrapSeed = 0,
+    as_json: Json = False,
 ) -> None:
     """Compare runs on the same patients: metrics, paired differences with intervals, tests, Holm's correction.
 
@@ -35,22 +30,21 @@ def compare(
 
     Example: asmil compare runs/asmil runs/abmil --out comparison
     """
+    given = locals()
+    from asmil.api import functions
     from asmil.console import print_json, results, say
-    from asmil.evaluation.comparison import compare_runs, write_comparison
     from asmil.evaluation.comparison.report import comparison_document, comparison_to_dict
     from asmil.reporting import print_document
 
-    found = compare_runs(runs, role, resamples, seed, reference=reference, all_pairs=all_pairs, unit=unit)
-    warn_of_changed_labels([run for run in runs if (run / "config.yaml").is_file()])
-    page = None if out is None else write_comparison(found, out)
+    comparison = call(functions.compare, given)
     if as_json:
-        print_json(comparison_to_dict(found))
+        print_json(comparison_to_dict(comparison))
     else:
         console = results()
-        print_document(comparison_document(found), console)
-        if page is not None:
-            say(console, f"page: {page}")
-    for problem in found.problems:
+        print_document(comparison_document(comparison), console)
+        if out is not None:
+            say(console, f"page: {out / 'comparison.html'}")
+    for problem in comparison.problems:
         typer.echo(f"left out: {problem}", err=True)
-    if found.problems:
+    if comparison.problems:
         raise typer.Exit(1)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
+from asmil.cli.options import BootstrapSeed, EvaluatedRole, Json, Resamples, RunFolders, UnitName, out_option
+
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
-    role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to evaluate.")] = "test",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the report. Default: the run folder.")
-    ] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    unit: Annotated[
-        Literal["slide", "patient"], typer.Option(help="patient: average the slides of a patient first.")
-    ] = "slide",
+    runs: RunFolders,
+    role: EvaluatedRole = "test",
+    out: Annotated[Path | None, out_option("Folder for the report. Default: the run folder.")] = None,
+    resamples: Resamples = 2000,
+    seed: BootstrapSeed = 0,
+    unit: UnitName = "slide",
     threshold: Annotated[
         str | None,
         typer.Option(
@@ -27,7 +25,7 @@ def evaluate(
             "sensitivity:0.95 or specificity:0.95. Default: predict the most probable class.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Evaluate runs: every metric with a 95 % confidence interval, and a report.
 
@@ -36,13 +34,13 @@ def evaluate(
 
     Example: asmil evaluate runs/asmil runs/abmil --out report
     """
+    from asmil.api import functions
     from asmil.console import print_json, results, say
-    from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
     from asmil.evaluation.report import evaluation_document, write_report
     from asmil.reporting import print_document
 
-    found = [evaluate_run(run, role, resamples, seed, unit, threshold) for run in runs]
-    evaluations = [noting_changed_labels(one) for one in found]
+    options: dict[str, Any] = {"resamples": resamples, "seed": seed, "unit": unit, "threshold": threshold}
+    evaluations = [functions.evaluate(run, role, **options) for run in runs]
     document = evaluation_document(evaluations)
     writes = out is not None or len(evaluations) == 1
     page = write_report(evaluations, out, document) if writes else None

@@ -7,18 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from asmil.cli.options import OwnMethod, RunFolder, call, out_option
+
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder of `asmil train`.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder (bundle) or file (onnx, torch) to write.")],
+    run: RunFolder,
+    out: Annotated[Path, out_option("The folder (bundle) or file (onnx, torch) to write.")],
     format: Annotated[
         Literal["bundle", "onnx", "torch"],
         typer.Option(help="bundle: a folder for `asmil predict`; onnx and torch: one file for other programs."),
     ] = "bundle",
-    method: Annotated[
-        str | None,
-        typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
-    ] = None,
+    method: OwnMethod = None,
 ) -> None:
     """Export a trained run: its models, settings and a model card, without any data about slides or patients.
 
@@ -27,12 +26,10 @@ def export(
 
     Example: asmil export runs/asmil --out asmil-tumor
     """
+    given = locals()
+    from asmil.api import results
     from asmil.evaluation.run_alarms import alarm_findings
-    from asmil.export.bundle import write_bundle
-    from asmil.export.graph import export_onnx, export_torch
 
-    writers = {"bundle": write_bundle, "onnx": export_onnx, "torch": export_torch}
-    written = writers[format](run, out, method)
-    typer.echo(f"{format} of {run}: {written}")
+    typer.echo(f"{format} of {run}: {call(results.export_run, given)}")
     for alarm in alarm_findings([run]):
         typer.echo(f"alarm: {alarm}", err=True)

@@ -7,9 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.options import Again, SlideTimeout, print_notes
-from asmil.cli.run_warnings import warn_of_changed_labels
-from asmil.cli.slide_engine import slide_engine
+from asmil.cli.options import (
+    Address,
+    Again,
+    Annotations,
+    ClassName,
+    Device,
+    EngineName,
+    Features,
+    MapKinds,
+    MaskValue,
+    Mpp,
+    OwnMethod,
+    Quiet,
+    SlideTimeout,
+    Workers,
+    call,
+    out_option,
+    raise_failures,
+)
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -24,18 +40,12 @@ def heatmap(
             "No slide: those of the test set.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("heatmaps"),
-    slide: Annotated[list[str] | None, typer.Option("--slide", help="A slide, may be repeated.")] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Kind of map, may be repeated: attention, attention_logit, leave_one_out, gradient, "
-            "integrated_gradients, or one of the method. Default: the method's own."
-        ),
+    out: Annotated[Path, out_option("Folder for the pictures.")] = Path("heatmaps"),
+    slides: Annotated[
+        list[str] | None, typer.Option("--slide", metavar="NAME", help="A slide, may be repeated.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--class", help="Class or label to explain. Default: the predicted one.")
-    ] = None,
+    kind: MapKinds = None,
+    name: ClassName = None,
     by: Annotated[
         Literal["method", "seed", "fold", "epoch"] | None,
         typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
@@ -52,23 +62,18 @@ def heatmap(
         str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
     ] = None,
     opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Opacity of the map, the same for all tiles.")] = 0.65,
-    annotations: Annotated[
-        Path | None,
-        typer.Option(help="Outlines to draw: a folder or file of ASAP or Aperio XML, GeoJSON or mask TIFFs."),
+    annotations: Annotations = None,
+    mask_value: MaskValue = None,
+    images: Annotated[
+        Path | None, typer.Option("--slides", help="Slide images: folder or table. Default: those of the manifest.")
     ] = None,
-    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
-    slides: Annotated[
-        Path | None, typer.Option(help="Slide images: folder or table. Default: those of the manifest.")
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder or file of features. Default: those of the manifest.")
-    ] = None,
+    features: Features = None,
     scores: Annotated[
         Path | None,
         typer.Option(help="Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder."),
     ] = None,
     tile_px: Annotated[float | None, typer.Option(help="Side of a tile at level 0, if the features lack it.")] = None,
-    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    mpp: Mpp = None,
     tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
     tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
     tiff_mpp: Annotated[
@@ -81,16 +86,14 @@ def heatmap(
     role: Annotated[
         Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
     ] = "test",
-    engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds one.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Confirm the runs' method if it is your own code.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    method: OwnMethod = None,
+    device: Device = "auto",
     item_timeout: SlideTimeout = None,
     again: Again = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
@@ -99,46 +102,12 @@ def heatmap(
 
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
-    from asmil.api.heatmaps import HeatmapRequest, draw
-    from asmil.console import progress_bar
-    from asmil.explain.settings import HeatmapSettings
-    from asmil.settings.config import parse_settings
-    from asmil.settings.made_from import DoneBefore
+    given = locals()
+    from asmil.api import heatmaps
 
-    settings = parse_settings(
-        HeatmapSettings,
-        {
-            "kinds": tuple(kind or ()),
-            "name": name,
-            "by": by,
-            "scale": scale,
-            "limits": limits,
-            "color_map": color_map,
-            "opacity": opacity,
-            "tiles": tiles,
-            "tiff": tiff,
-            "tiff_mpp": tiff_mpp,
-            "qupath": qupath,
-            "cut": cut,
-            "tile_px": tile_px,
-        },
-    )
-    runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
-    words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
-    request = HeatmapRequest(
-        runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method, mask_value
-    )
-    done = DoneBefore(again)
-    with progress_bar("slides", quiet) as show:
-        result = draw(
-            request,
-            lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
-            show,
-            done,
-        )
-    print_notes(done)
-    warn_of_changed_labels(runs)
-    _summarize(result, out)
+    runs = [Path(word) for word in given.pop("targets") or () if (Path(word) / "config.yaml").is_file()]
+    words = [word for word in targets or () if Path(word) not in runs]
+    _summarize(call(heatmaps.heatmap, given, runs=runs, slides=[*words, *(slides or ())]), out)
 
 
 MOST_NAMED = 5
@@ -147,7 +116,6 @@ MOST_NAMED = 5
 
 def _summarize(result: HeatmapResult, out: Path) -> None:
     from asmil.console import messages, results, say
-    from asmil.errors import AsmilError
 
     drawn = len(result.rows)
     before = f" ({result.already_done} done before)" if result.already_done else ""
@@ -161,7 +129,4 @@ def _summarize(result: HeatmapResult, out: Path) -> None:
         if note:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             say(messages(), f"note: {', '.join(names[:MOST_NAMED])}{more}: {note}")
-    if result.failures:
-        listed = "\n".join(f"  - {line}" for line in result.failures)
-        total = drawn + len(result.failures)
-        raise AsmilError(f"{len(result.failures)} of {total} slides could not be drawn:\n{listed}")
+    raise_failures(result.failures, drawn + len(result.failures), "slides could not be drawn")

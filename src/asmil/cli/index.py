@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.options import Json
+
 
 def index(
     folder: Annotated[Path, typer.Argument(help="The folder that holds runs and reports.")],
     title: Annotated[str | None, typer.Option(help="Title of the page. Default: the name of the folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write FOLDER/index.html: the results in two sentences, heat maps, and links to all reports.
 
@@ -19,22 +21,18 @@ def index(
     """
     from dataclasses import asdict
 
+    from asmil.api import results as functions
     from asmil.console import print_json, results, say
-    from asmil.experiments.results_index import index_results, write_index
+    from asmil.experiments.results_index import INDEX_FILE
 
-    found = index_results(folder)
-    steps = []
-    if found.run_folders:
-        runs = " ".join(map(str, found.viewed_runs))
-        steps.append(f"To look at the slides with their maps in a browser: `asmil view {runs}`")
-    page = write_index(found, title or folder.resolve().name, steps)
+    indexed, page = functions.index(folder, title=title), folder / INDEX_FILE
     if as_json:
-        summaries = [asdict(run) for run in found.runs]
-        print_json({"page": str(page), "runs": summaries, "sentences": found.sentences, "warnings": found.warnings})
+        summaries = [asdict(run) for run in indexed.runs]
+        print_json({"page": str(page), "runs": summaries, "sentences": indexed.sentences, "warnings": indexed.warnings})
         return
     console = results()
-    for sentence in found.sentences:
+    for sentence in indexed.sentences:
         say(console, sentence)
-    for warning in found.warnings:
+    for warning in indexed.warnings:
         say(console, f"warning: {warning}", style="yellow")
     say(console, f"Open {page}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.options import Force, call
+
 
 def init(
     file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("run.yaml"),
@@ -21,19 +23,16 @@ def init(
     preset: Annotated[
         str, typer.Option(metavar="NAME", help="paper, recommended, or a preset of the method.")
     ] = "paper",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a settings file for `asmil train FILE`, with every setting, its default and its meaning.
 
     Example: asmil init run.yaml --method asmil --cohort cohort.csv
     """
+    given = locals()
     import shlex
 
-    from asmil.errors import AsmilError
-    from asmil.files import write_text
-    from asmil.runs.settings_file import commented_settings
+    from asmil.api import cohorts
 
-    if file.exists() and not force:
-        raise AsmilError(f"{file} exists; give another name, or --force to replace it")
-    write_text(file, commented_settings(str(file), cohort, out or f"runs/{method}", method, preset))
+    call(cohorts.init, given)
     typer.echo(f"wrote {file}; edit it, then run: asmil train {shlex.quote(str(file))}")

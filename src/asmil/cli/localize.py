@@ -1,4 +1,4 @@
-"""`asmil localize`: whether the heat maps of a run show the annotated tumor."""
+"""`asmil localize`: whether the tile maps of a run show the annotated tumor."""
 
 from __future__ import annotations
 
@@ -7,26 +7,39 @@ from typing import Annotated, Literal
 
 import typer
 
-Preset = Literal["release", "challenge2016", "asmil_text"]
-ConversionName = Literal["nms", "tiles", "components"]
+from asmil.cli.options import (
+    Annotations,
+    BootstrapSeed,
+    Device,
+    Features,
+    Json,
+    MaskValue,
+    OwnMethod,
+    Quiet,
+    Resamples,
+    RunFolder,
+    RunRole,
+    Truth,
+    call,
+    out_option,
+    raise_failures,
+)
 
 
 def localize(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `asmil train`.")],
-    annotations: Annotated[
-        Path | None, typer.Option(help="Folder of annotations: ASAP or Aperio XML, GeoJSON, mask TIFFs.")
-    ] = None,
-    truth: Annotated[
-        Path | None, typer.Option(help="Instead of annotations: a table of tiles (slide, x, y, tumor).")
-    ] = None,
+    run: RunFolder,
+    annotations: Annotations = None,
+    truth: Truth = None,
     cohort: Annotated[Path | None, typer.Option(help="The manifest. Default: the one the run was trained on.")] = None,
-    features: Annotated[Path | None, typer.Option(help="Where the features are. Default: beside the manifest.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the page and tables. Default: RUN/localization.")
-    ] = None,
-    role: Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run to evaluate.")] = "test",
-    preset: Annotated[Preset, typer.Option(help="FROC convention.")] = "release",
-    conversion: Annotated[ConversionName, typer.Option(help="How tiles become points for FROC.")] = "nms",
+    features: Features = None,
+    out: Annotated[Path | None, out_option("Folder for the page and tables. Default: RUN/localization.")] = None,
+    role: RunRole = "test",
+    preset: Annotated[
+        Literal["release", "challenge2016", "asmil_text"], typer.Option(help="FROC convention.")
+    ] = "release",
+    conversion: Annotated[
+        Literal["nms", "tiles", "components"], typer.Option(help="How tiles become points for FROC.")
+    ] = "nms",
     radius: Annotated[
         int, typer.Option(min=1, help="For nms: radius in tiles within which a point suppresses others.")
     ] = 3,
@@ -38,8 +51,9 @@ def localize(
             "times_n if no class is normal.",
         ),
     ] = None,
-    heatmap: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Another kind of heat map that the method offers.")
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", "--heatmap", metavar="KIND", help="Another kind of map, as in `asmil heatmap --kind`."),
     ] = None,
     tumor: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Annotated class that is tumor; may be repeated.")
@@ -47,19 +61,17 @@ def localize(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Annotated class to cut out; may be repeated.")
     ] = None,
-    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
+    mask_value: MaskValue = None,
     normal: Annotated[
         list[str] | None, typer.Option(metavar="LABEL", help="Label of normal slides; may be repeated.")
     ] = None,
     skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    resamples: Resamples = 2000,
+    seed: BootstrapSeed = 0,
+    method: OwnMethod = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the heat maps of a run with annotations: FROC, Dice, specificity, missed regions, tile AUC.
 
@@ -67,50 +79,24 @@ def localize(
 
     Example: asmil localize runs/abmil --annotations cohort/annotations
     """
-    from asmil.console import print_json, progress_bar, results, say
-    from asmil.errors import AsmilError
-    from asmil.evaluation.localization.localize import LocalizeSettings, known_scalings, localize_run
-    from asmil.evaluation.localization.report import localization_dict, localization_document, write_localization
+    given = locals()
+    from asmil.api import results as functions
+    from asmil.console import print_json, results, say
+    from asmil.evaluation.localization.report import localization_dict, localization_document
     from asmil.reporting import print_document
-    from asmil.slides.annotations import ClassNames
 
-    settings = LocalizeSettings(
-        method=method,
-        annotations=annotations,
-        truth=truth,
-        cohort=cohort,
-        features=features,
-        role=role,
-        preset=preset,
-        conversion=conversion,
-        radius=radius,
-        scalings=known_scalings(scaling or ()),
-        heatmap=heatmap,
-        normal=tuple(normal or ()),
-        classes=ClassNames(tuple(tumor or ()), tuple(exclude or ())),
-        mask_value=mask_value,
-        skip_list=skip_list,
-        resamples=resamples,
-        seed=seed,
-        device=device,
-    )
-    with progress_bar("slides", quiet) as show:
-        found = localize_run(run, settings, progress=show)
-    folder = out or run / ("localization" if role == "test" else f"localization-{role}")
-    page = write_localization(found, folder)
+    localization = call(functions.localize, given)
     if as_json:
-        print_json(localization_dict(found))
+        print_json(localization_dict(localization))
     else:
         console = results()
-        document = localization_document(found)
-        say(console, f"{found.name}: {document.about}")
+        document = localization_document(localization)
+        say(console, f"{localization.name}: {document.about}")
         print_document(document, console)
-        for note in found.notes:
+        for note in localization.notes:
             say(console, f"note: {note}")
-        if found.skipped:
-            say(console, f"left out by {skip_list}: {', '.join(found.skipped)}")
-        say(console, f"page: {page}")
-    if found.problems:
-        listed = "\n".join(f"  - {line}" for line in found.problems)
-        total = len(found.problems) + len(found.slides)
-        raise AsmilError(f"{len(found.problems)} of {total} slides could not be evaluated:\n{listed}")
+        if localization.skipped:
+            say(console, f"left out by {skip_list}: {', '.join(localization.skipped)}")
+        say(console, f"page: {functions.localization_folder(run, out, role) / 'localization.html'}")
+    total = len(localization.problems) + len(localization.slides)
+    raise_failures(localization.problems, total, "slides could not be evaluated")

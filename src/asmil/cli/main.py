@@ -1,12 +1,14 @@
-"""The command `asmil`: one file per verb, and one place where a user's mistake becomes one sentence."""
+"""The command `asmil`: one file per verb, and one function that reports a user's mistake in one sentence."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from asmil.cli import (
     affine,
@@ -40,20 +42,20 @@ from asmil.cli import (
     train,
     view,
 )
-from asmil.cli.help import Verb, Verbs
-from asmil.console import make_streams_safe
-from asmil.errors import AsmilError, printable
+from asmil.console import make_streams_safe, messages, say
+from asmil.errors import AsmilError, AsmilWarning, printable
 from asmil.files import is_disk_full
 from asmil.version import __version__
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The error of typer for whatever a command line gets wrong."""
+COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
+"""Set by the scripts of `asmil completion` when a shell asks for completions."""
 PIPE_CLOSED = 141
 """The exit code of programs whose reader has closed the pipe, as shells report it."""
 
 app = typer.Typer(
     name="asmil",
-    cls=Verbs,
     help=(
         "Slide-level learning on whole-slide images with attention that can be trusted.\n\n"
         "`asmil VERB -h` explains a verb, with an example. No slides at hand? `asmil synthetic-slides lab` makes some. "
@@ -61,20 +63,12 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (
-        doctor.doctor,
-        init.init,
-        check.check,
-        plan.plan,
-        train.train,
-        evaluate.evaluate,
-        predict.predict,
-    ),
+    "Start here": (doctor.doctor, init.init, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (
         tissue.tissue,
         extract.extract,
@@ -106,6 +100,25 @@ VERBS = {
     "Your shell": (completion.completion,),
 }
 """All verbs, in the groups and the order in which the help lists them."""
+
+
+class Verb(TyperCommand):
+    """A verb of the command."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""  # the help shows no type
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; Ctrl-C reaches `main` in every version of typer, some of which would end without a message."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort(*error.args) from None
+
+
 for group, verbs in VERBS.items():
     for verb in verbs:
         app.command(cls=Verb, rich_help_panel=group)(verb)
@@ -129,12 +142,15 @@ def _options(
 def main() -> NoReturn:
     """Run the command; a mistake is reported in one sentence and ends with an exit code other than zero."""
     make_streams_safe()
-    if completion.COMPLETION_VARIABLE in os.environ:
+    if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
     try:
-        code = _run()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", AsmilWarning)
+            warnings.showwarning = _show_warning
+            code = _run()
         sys.stdout.flush()
     except BrokenPipeError:
         # what is left in the buffer must not fail when the interpreter ends
@@ -161,8 +177,8 @@ def _run() -> int:
         if error.filename is None:
             raise
         return _failed(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
-    except (KeyboardInterrupt, typer.Abort):
-        return _failed("interrupted; run the same command again to resume", 130)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _failed(str(error) or "interrupted; run the same command again to resume", 130)
 
 
 def _misused(error: Any) -> int:
@@ -177,8 +193,14 @@ def _misused(error: Any) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    from asmil.console import messages, say
-
     console = messages()
     say(console, f"error: {printable(message)}", style="red" if console.is_terminal else "")
     return code
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Print a warning of asmil as one line, and others as Python does."""
+    if issubclass(category, AsmilWarning):
+        say(messages(), printable(f"warning: {message}"), style="yellow")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))

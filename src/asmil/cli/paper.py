@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asmil.cli.options import Again, print_notes
+from asmil.cli.options import (
+    Address,
+    Again,
+    Device,
+    EngineName,
+    Features,
+    Gpus,
+    Json,
+    Quiet,
+    Seconds,
+    SettingsOption,
+    Trainings,
+    call,
+    out_option,
+)
 
 if TYPE_CHECKING:
-    from asmil.experiments.settings import CohortConfig
-    from asmil.paper.datasets import Size
+    from rich.console import Console
 
-LABELS_HELP = "`manifest`: a published label file, e.g. stage_labels.csv; repeatable."
+    from asmil.api.benchmarks import PaperTable
 
 
 def paper(
@@ -22,32 +35,35 @@ def paper(
     ] = None,
     dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="For `manifest`: the data set.")] = None,
     cohort: Annotated[Path | None, typer.Option(help="Your manifest of one data set of the table.")] = None,
-    features: Annotated[Path | None, typer.Option(help="Features of the cohort, if not beside it.")] = None,
+    features: Features = None,
     datasets: Annotated[
         list[str] | None,
-        typer.Option("--dataset", help="Data sets of the table; with --cohort, the one that it holds."),
+        typer.Option("--dataset", metavar="NAME", help="Data sets of the table; with --cohort, the one that it holds."),
     ] = None,
-    rows: Annotated[list[str] | None, typer.Option("--row", help="Rows of the table; may be repeated.")] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Rows of the table; may be repeated.")
+    ] = None,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Run on synthetic stand-ins.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke size: seconds to minutes.")] = False,
     small: Annotated[bool, typer.Option("--small", help="A reduced size.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; default: the paper's.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; default: the paper's.")] = None,
     preset: Annotated[str, typer.Option(help="Preset of the ASMIL rows.")] = "paper",
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Settings of the ASMIL rows.")
+    settings: SettingsOption = None,
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="For `manifest`: a published label file; may be repeated."),
     ] = None,
-    labels: Annotated[list[Path] | None, typer.Option("--labels", help=LABELS_HELP)] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of runs and results.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Trainings at the same time.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
-    gpus: Annotated[float, typer.Option(help="For Ray: GPUs per training.")] = 0.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Start no training after this time.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    out: Annotated[Path | None, out_option("Folder of runs and results.")] = None,
+    workers: Trainings = None,
+    device: Device = "auto",
+    engine: EngineName = "local",
+    address: Address = None,
+    gpus: Gpus = 0.0,
+    seconds: Seconds = None,
+    as_json: Json = False,
     again: Again = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """List the tables and figures of the ASMIL paper, or reproduce one and compare it with the paper.
 
@@ -55,8 +71,8 @@ def paper(
 
     Example: asmil paper components --synthetic --quick --out paper
     """
+    given = locals()
     from asmil.errors import AsmilError
-    from asmil.paper.recipes import COUNTED
 
     if table is None:
         _list()
@@ -66,69 +82,29 @@ def paper(
         return
     if dataset is not None:
         raise AsmilError(f"{dataset!r} is one argument too many; choose data sets with --dataset")
-    if synthetic == (cohort is not None):
-        raise AsmilError("give either --synthetic or --cohort with a manifest")
-    if quick and small:
-        raise AsmilError("--quick and --small are two sizes; give one")
-    size: Size = "quick" if quick else "small" if small else "full"
-    place = out or Path("paper-runs") / f"{table}{'' if size == 'full' else f'-{size}'}"
-    if table in COUNTED:
-        _counted(table, place, size, cohort, features, again, as_json)
-        return
 
-    from asmil.cli.sweep import exit_code, follow
-    from asmil.console import results as open_console
-    from asmil.experiments.running import TrainingMachine
-    from asmil.paper.recipes import recipe
-    from asmil.paper.report import paper_document, write_paper
-    from asmil.paper.running import PaperRun
-    from asmil.reporting import print_document
-    from asmil.settings.config import flat, parse_assignments
-    from asmil.settings.made_from import DoneBefore
+    from asmil.api import benchmarks
+    from asmil.cli.sweep import exit_code
+    from asmil.console import results
 
-    run = PaperRun(
-        recipe(table),
-        place,
-        size,
-        _cohort(table, cohort, features, datasets or []) if cohort is not None else None,
-        tuple(datasets or ()),
-        tuple(rows or ()),
-        seeds,
-        epochs,
-        preset=preset,
-        asmil_settings=flat(parse_assignments(assignments or [])),
-    )
-    chosen, on_gpu = TrainingMachine(engine, address, workers, device, gpus=gpus).prepare()
-    done = DoneBefore(again)
-    ends = follow(run.run(chosen, on_gpu, seconds, done), quiet)
-    print_notes(done)
-    results = run.results()
-    page = write_paper(run, results)
+    reproduced = call(benchmarks.paper_table, given)
     if as_json:
-        typer.echo((run.out / "table.json").read_text(encoding="utf-8"))
+        typer.echo((reproduced.out / "table.json").read_text(encoding="utf-8"))
     else:
-        from asmil.paper.figures import write_figures
-
-        console = open_console()
-        print_document(paper_document(run, results), console)
-        for path in [page, *write_figures(run)]:
-            console.print(f"written: {path}", markup=False, soft_wrap=True)
-    exit_code(ends)
+        _print(reproduced, results())
+    exit_code(reproduced.ends)
 
 
-def _cohort(table: str, manifest: Path, features: Path | None, datasets: list[str]) -> CohortConfig:
-    from asmil.errors import AsmilError
-    from asmil.experiments.settings import CohortConfig
-    from asmil.paper.datasets import dataset
-    from asmil.paper.recipes import recipe
+def _print(reproduced: PaperTable, console: Console) -> None:
+    from asmil.paper.counted import counted_document
+    from asmil.paper.report import paper_document
+    from asmil.reporting import print_document
 
-    known = recipe(table).datasets
-    if len(datasets) != 1 and len(known) > 1:
-        raise AsmilError(f"--cohort {manifest}: say which data set of {table} it is with --dataset: {', '.join(known)}")
-    one = dataset(datasets[0] if datasets else known[0])
-    return CohortConfig(
-        manifest=manifest.absolute(), features=None if features is None else features.absolute(), task=one.task
-    )
+    if reproduced.counted is not None:
+        print_document(counted_document(reproduced.counted), console)
+    elif reproduced.run is not None:
+        print_document(paper_document(reproduced.run, reproduced.run.results()), console)
+        console.print(f"results: {reproduced.out}", markup=False, soft_wrap=True)
 
 
 def _list() -> None:
@@ -138,8 +114,8 @@ def _list() -> None:
 
     tables, figures = printed()
     console = results()
-    rows = [[one.id, "table", one.title, ", ".join(one.datasets)] for one in tables.values()]
-    rows += [[one.id, "figure", one.title, one.claimed] for one in figures.values()]
+    rows = [[table.id, "table", table.title, ", ".join(table.datasets)] for table in tables.values()]
+    rows += [[figure.id, "figure", figure.title, figure.claimed] for figure in figures.values()]
     print_table(Table(["name", "kind", "title", "data sets, or what it is to show"], rows), console)
     console.print(
         "run one: asmil paper NAME --synthetic --quick, or asmil paper NAME --cohort cohort.csv", markup=False
@@ -160,17 +136,3 @@ def _manifest(dataset: str | None, labels: list[Path], out: Path | None) -> None
                          f"{', '.join(MANIFESTS)}")  # fmt: skip
     for line in build_manifest(dataset, labels, out):
         typer.echo(line)
-
-
-def _counted(
-    table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, again: bool, as_json: bool
-) -> None:
-    from asmil.console import results
-    from asmil.paper.counted import counted_document, write_counted
-    from asmil.reporting import print_document
-
-    found = write_counted(table, out, size, cohort, features, again)
-    if as_json:
-        typer.echo((out / "table.json").read_text(encoding="utf-8"))
-        return
-    print_document(counted_document(found), results())

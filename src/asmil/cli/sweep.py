@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asmil.cli.options import Again, print_notes
+from asmil.cli.options import (
+    Address,
+    Again,
+    Cpus,
+    Device,
+    EngineName,
+    Gpus,
+    Quiet,
+    Seconds,
+    Trainings,
+    call,
+    out_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,20 +29,16 @@ if TYPE_CHECKING:
 
 def sweep(
     plan: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The plan: cohorts, variants, search, seeds.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of runs and results; an existing one is resumed.")],
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings at the same time. Default: one per GPU, or one.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs) or cuda:1.")] = "auto",
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster, e.g. auto.")] = None,
-    cpus: Annotated[float, typer.Option(help="For Ray: CPU cores per training.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="For Ray: GPUs per training; fractions share one.")] = 0.0,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="Start no training after this time; resume with the same command.")
-    ] = None,
+    out: Annotated[Path, out_option("Folder of runs and results; an existing one is resumed.")],
+    workers: Trainings = None,
+    device: Device = "auto",
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
+    seconds: Seconds = None,
     again: Again = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train every cohort, variant, point and seed of a plan, and collect all results in results.csv.
 
@@ -40,41 +48,18 @@ def sweep(
 
     Example: asmil sweep plan.yaml --out sweep
     """
+    given = locals()
+    from asmil.api import benchmarks
     from asmil.console import results, say
-    from asmil.experiments.agreement import write_agreement
-    from asmil.experiments.running import TrainingMachine, sweep_folder
-    from asmil.experiments.settings import read_sweep
     from asmil.experiments.store import TABLE_FILE, results_table, summary_sentence, summary_table
     from asmil.reporting import print_table
-    from asmil.settings.made_from import DoneBefore
 
-    config = read_sweep(plan)
-    chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
-    folder = sweep_folder(config, out, on_gpu)
-    done = DoneBefore(again)
-    ends = follow(folder.run(chosen, seconds, done), quiet)
-    print_notes(done)
-    if "attention" in config.measures:
-        write_agreement(out)
-    console = results()
-    table = results_table(out)
+    ends = call(benchmarks.sweep, given)
+    console, table = results(), results_table(out)
     say(console, summary_sentence(table))
     print_table(summary_table(table), console)
     console.print(f"results: {out / TABLE_FILE}", markup=False, soft_wrap=True)
     exit_code(ends)
-
-
-def follow(ends: Iterable[JobEnd], quiet: bool) -> list[JobEnd]:
-    """All ends of jobs, shown as they come."""
-    from asmil.console import messages
-
-    console = messages(quiet)
-    seen = []
-    for end in ends:
-        seen.append(end)
-        text = f"{len(seen)}: {end.job.name}: {end.status}{f': {end.error}' if end.error else ''}"
-        console.print(text, markup=False, soft_wrap=True)
-    return seen
 
 
 def exit_code(ends: Iterable[JobEnd]) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Again
+from asmil.cli.options import Again, call
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def _number_or_word(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def synthetic(
@@ -20,7 +27,8 @@ def synthetic(
     classes: Annotated[int, typer.Option(help="2 (normal, tumor) or 3 (benign, atypical, malignant).")] = 2,
     width: Annotated[int, typer.Option(help="Features per tile.")] = 384,
     difficulty: Annotated[
-        str, typer.Option(metavar="LEVEL", help="easy, medium, hard, or a number (medium: 1).")
+        str,
+        typer.Option(metavar="LEVEL", callback=_number_or_word, help="easy, medium, hard, or a number (medium: 1)."),
     ] = "medium",
     tiles_min: Annotated[int, typer.Option(help="Fewest tiles of a slide.")] = 200,
     tiles_max: Annotated[int, typer.Option(help="Most tiles of a slide.")] = 5000,
@@ -42,48 +50,10 @@ def synthetic(
 
     Example: asmil synthetic cohort --slides 24 --width 32
     """
-    from asmil.console import progress_bar
-    from asmil.errors import AsmilError, did_you_mean
-    from asmil.settings.config import parse_settings
-    from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig, write_synthetic
-    from asmil.synthetic.bags.outcomes import SyntheticTask
+    given = locals()
+    from asmil.api import cohorts
 
-    if task not in get_args(SyntheticTask):
-        raise AsmilError(f"--task {task}: {did_you_mean(task, get_args(SyntheticTask))}")
-
-    config = parse_settings(
-        SyntheticConfig,
-        {
-            "slides": slides,
-            "seed": seed,
-            "classes": classes,
-            "width": width,
-            "difficulty": _number_or_word(difficulty),
-            "tiles_min": tiles_min,
-            "tiles_max": tiles_max,
-            "witness_min": witness_min,
-            "witness_max": witness_max,
-            "sites": sites,
-        },
-    )
-    survival = parse_settings(SurvivalConfig, {"censored": censored})
-    with progress_bar("slides") as show:
-        manifest = write_synthetic(
-            folder,
-            config,
-            show,
-            cast(SyntheticTask, task),
-            survival,
-            again,
-        )
-    _print_summary(manifest, task)
-
-
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    _print_summary(call(cohorts.synthetic_cohort, given), task)
 
 
 def _print_summary(manifest: Path, task: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Again
+from asmil.cli.options import Again, Processes, call
 
 
 def synthetic_slides(
@@ -21,7 +21,7 @@ def synthetic_slides(
     micro: Annotated[float, typer.Option(help="Share of the tumor slides that have only foci below 0.3 mm.")] = 0.15,
     sites: Annotated[int, typer.Option(help="Number of sites; each has its own stain.")] = 3,
     pen: Annotated[float, typer.Option(help="Share of slides with pen marks.")] = 0.2,
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
+    workers: Processes = None,
     again: Again = False,
 ) -> None:
     """Make slides that look like H&E: pyramidal TIFFs, tumor annotations and cohort.csv.
@@ -30,27 +30,10 @@ def synthetic_slides(
 
     Example: asmil synthetic-slides lab --slides 12
     """
-    from asmil.console import progress_bar
-    from asmil.settings.config import parse_settings
-    from asmil.synthetic.slides import SyntheticSlidesConfig, write_synthetic_slides
+    given = locals()
+    from asmil.api import cohorts
 
-    config = parse_settings(
-        SyntheticSlidesConfig,
-        {
-            "slides": slides,
-            "seed": seed,
-            "mpp": mpp,
-            "side_mm_min": side_mm_min,
-            "side_mm_max": side_mm_max,
-            "tumor": tumor,
-            "micro": micro,
-            "sites": sites,
-            "pen": pen,
-        },
-    )
-    with progress_bar("slides") as show:
-        manifest = write_synthetic_slides(folder, config, show, workers, again)
-    _print_summary(manifest)
+    _print_summary(call(cohorts.synthetic_slides, given))
 
 
 def _print_summary(manifest: Path) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Again, SlideTimeout, print_notes
+from asmil.cli.options import Again, Json, Mpp, SettingsOption, SlideTimeout, call, out_option
 
 if TYPE_CHECKING:
-    from asmil.slides.survey import SurveyConfig, SurveyResult
+    from asmil.slides.survey import SurveyResult
 
 MOST_ROWS = 40
 
@@ -19,8 +19,8 @@ def tissue(
     slides: Annotated[
         Path, typer.Argument(metavar="SLIDES", help="A folder of slides, one slide, or a table of slides.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for masks, contours and pictures.")],
-    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    out: Annotated[Path, out_option("Folder for masks, contours and pictures.")],
+    mpp: Mpp = None,
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="auto (default), clam, or none (the whole slide).")
     ] = None,
@@ -29,16 +29,13 @@ def tissue(
     ] = None,
     tile_um: Annotated[float | None, typer.Option(help="Side of the counted tiles in microns.")] = None,
     tile_px: Annotated[int | None, typer.Option(help="Side of the tiles in pixels, as an encoder gets them.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=10000."),
-    ] = None,
+    settings: SettingsOption = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
     ] = None,
     item_timeout: SlideTimeout = None,
     again: Again = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.
 
@@ -46,60 +43,17 @@ def tissue(
 
     Example: asmil tissue lab/slides --out qc
     """
-    import os
+    given = locals()
+    from asmil.api import slides as functions
+    from asmil.console import print_json
 
-    from asmil.console import print_json, progress_bar
-    from asmil.settings.made_from import DoneBefore
-    from asmil.slides.discovery import find_slides
-    from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
-
-    config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
-    files = find_slides(slides)
-    done = DoneBefore(again)
-    with progress_bar("slides") as show:
-        result = survey_slides(
-            files,
-            SurveyFolder(out),
-            config,
-            survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
-            show,
-            done,
-        )
-    print_notes(done)
+    result = call(functions.tissue, given)
     if as_json:
         print_json(_as_dict(result, out))
     else:
         _print_result(result, out)
     if result.failures:
         raise typer.Exit(1)
-
-
-def _config(
-    mpp: float | None,
-    method: str | None,
-    preset: str | None,
-    tile_um: float | None,
-    tile_px: int | None,
-    assignments: list[str],
-) -> SurveyConfig:
-    from asmil.errors import AsmilError
-    from asmil.settings.config import merge, parse_assignments, parse_settings
-    from asmil.slides.survey import SurveyConfig
-
-    if preset is not None and method not in (None, "clam"):
-        raise AsmilError(f"--preset {preset} is one of CLAM's, but --method is {method}; leave one of them out")
-    tissue: dict[str, Any] = {}
-    if preset is not None:
-        tissue = {"method": "clam", "clam": {"preset": preset}}
-    elif method is not None:
-        tissue = {"method": method}
-    tiling = {"tile_um": tile_um, "tile_px": tile_px}
-    asked: dict[str, Any] = {
-        "mpp": mpp,
-        "tissue": tissue,
-        "tiling": {key: value for key, value in tiling.items() if value is not None},
-    }
-    return parse_settings(SurveyConfig, merge(asked, parse_assignments(assignments)))
 
 
 def _as_dict(result: SurveyResult, out: Path) -> dict[str, Any]:

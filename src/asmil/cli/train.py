@@ -2,136 +2,207 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Again, Columns, ItemTimeout, TimeUnitName
+from asmil.cli.options import (
+    Address,
+    Again,
+    Columns,
+    Cpus,
+    Gpus,
+    ItemTimeout,
+    Json,
+    Quiet,
+    SettingsOption,
+    Task,
+    TimeUnitName,
+)
 
 if TYPE_CHECKING:
+    from asmil.api.functions import TrainingRequest
     from asmil.runs.config import RunConfig
     from asmil.runs.writer import RunWriter
-    from asmil.tables.columns import ColumnMapping
-    from asmil.training.shared_steps import OneProcess
+    from asmil.training.run import RunPlan
+
+SHORTHANDS = {
+    "folds": "folds",
+    "seeds": "seeds",
+    "stabilizers": "stabilizers",
+    "seed": "training.seed",
+    "device": "training.device",
+    "plain": "training.executor",
+    "track": "training.track",
+    "task": "task.kind",
+    "time_unit": "task.time_unit",
+    "leave_one_site_out": "data.leave_out",
+    "anchor": "anchor.normalizer",
+    "init": "init.weights",
+    "inner_folds": "nested.folds",
+    "grid": "nested.grid",
+}
+"""Options that set a setting; the function takes those that it has no parameter for in `settings`."""
 
 
-Task = Literal["classification", "survival", "regression", "multilabel"]
-SETTINGS_FILES = (".yaml", ".yml")
+def _grid(words: list[str] | None) -> dict[str, list[Any]] | None:
+    """The values of settings that `--grid KEY=[V,...]` gives."""
+    from asmil.errors import AsmilError
+    from asmil.settings.config import flat, parse_assignments
+
+    choices = flat(parse_assignments(words or [], "--grid"))
+    for name, values in choices.items():
+        if not isinstance(values, list):
+            raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
+    return choices or None
+
+
+def _stabilizers(words: list[str] | None) -> dict[str, Any] | None:
+    """The settings that `--stabilizer NAME=WEIGHT` gives."""
+    from asmil.errors import AsmilError, did_you_mean
+    from asmil.runs.config import StabilizersConfig
+
+    known = list(StabilizersConfig.model_fields)
+    settings: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, weight = word.partition("=")
+        if name not in known:
+            raise AsmilError(f"--stabilizer {word}: there is no stabilizer {name!r}: {did_you_mean(name, known)}")
+        if not equals:
+            raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
+        settings[name] = {"weight": weight}
+    return settings or None
+
+
+Cohort = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+        "settings file (.yaml) that names it."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
+    ),
+]
+SettingsFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Settings file, as `asmil init` writes it; options override it.")
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        metavar="NAME",
+        show_default="asmil",
+        help="See `asmil methods`; or your own, file.py:Class.",
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", show_default="paper", help="paper, recommended, or a preset of the method."),
+]
+Features = Annotated[
+    Path | None,
+    typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside COHORT."),
+]
+Folds = Annotated[int | None, typer.Option(show_default="1", help="Folds of cross-validation; 1 is a single split.")]
+Seeds = Annotated[int | None, typer.Option(show_default="1", help="Trainings per fold, with seeds SEED, SEED + 1, ...")]
+Seed = Annotated[int | None, typer.Option(show_default="0", help="First seed; also the seed of generated splits.")]
+Device = Annotated[str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")]
+Init = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WEIGHTS",
+        help="Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
+    ),
+]
+Anchor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NORMALIZER", help="Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor."
+    ),
+]
+Stabilizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stabilizer",
+        metavar="NAME=WEIGHT",
+        callback=_stabilizers,
+        help="temporal, features, entropy or l2; may be repeated.",
+    ),
+]
+LeaveOneSiteOut = Annotated[
+    bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
+]
+InnerFolds = Annotated[
+    int | None, typer.Option(help="Nested cross-validation: choose from --grid by this many inner folds.")
+]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=[V,...]",
+        callback=_grid,
+        help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.",
+    ),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of processes. Default: as many as fit the GPUs or cores.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
+]
+Log = Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")]
 
 
 def train(
-    cohort: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
-            "settings file (.yaml) that names it."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="Settings file, as `asmil init` writes it; options override it."),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            metavar="NAME",
-            show_default="asmil",
-            help="See `asmil methods`; or your own, file.py:Class.",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default="paper", help="paper, recommended, or a preset of the method."),
-    ] = None,
+    cohort: Cohort = None,
+    out: Out = None,
+    config: SettingsFile = None,
+    method: Method = None,
+    preset: Preset = None,
     task: Annotated[Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside COHORT."),
-    ] = None,
-    folds: Annotated[
-        int | None, typer.Option(show_default="1", help="Folds of cross-validation; 1 is a single split.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(show_default="1", help="Trainings per fold, with seeds SEED, SEED + 1, ...")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(show_default="0", help="First seed; also the seed of generated splits.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4; may be repeated."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")
-    ] = None,
-    init: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help="Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
-        ),
-    ] = None,
-    anchor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NORMALIZER", help="Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor."
-        ),
-    ] = None,
-    stabilizers: Annotated[
-        list[str] | None,
-        typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; may be repeated."),
-    ] = None,
-    leave_one_site_out: Annotated[
-        bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
-    ] = False,
-    inner_folds: Annotated[
-        int | None, typer.Option(help="Nested cross-validation: choose from --grid by this many inner folds.")
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=[V,...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated."
-        ),
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")
-    ] = False,
+    features: Features = None,
+    folds: Folds = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    settings: SettingsOption = None,
+    device: Device = None,
+    init: Init = None,
+    anchor: Anchor = None,
+    stabilizers: Stabilizers = None,
+    leave_one_site_out: LeaveOneSiteOut = False,
+    inner_folds: InnerFolds = None,
+    grid: Grid = None,
+    plain: Plain = False,
     columns: Columns = None,
     time_unit: TimeUnitName = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes. Default: as many as fit the GPUs or cores.")
-    ] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
     item_timeout: ItemTimeout = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
-    ] = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
-    ] = None,
-    log: Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    dry_run: DryRun = False,
+    track: Track = None,
+    log: Log = None,
+    as_json: Json = False,
     again: Again = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
 
@@ -139,137 +210,58 @@ def train(
 
     Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
-    from asmil.api.progress import training_progress
+    given = locals()
+    from asmil.api.functions import training_engine
     from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.machine.memory import keep_freed_memory
-    from asmil.tables.columns import parse_mapping
-    from asmil.training.interruption import Interrupted
-    from asmil.training.run import train_run
-    from asmil.training.run_parts import TrainingEngine, follow
+    from asmil.training.run_parts import follow
     from asmil.training.shared_steps import step_processes
 
     with step_processes() as processes:
         if not processes.leads:
             follow(processes)
             return
-        if cohort is not None and cohort.suffix.lower() in SETTINGS_FILES:
-            if config is not None:
-                raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
-            cohort, config = None, cohort
-        settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
-        settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
-        settings["task"] = {"kind": task, "time_unit": time_unit}
-        settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
-        settings["anchor"] = {"normalizer": anchor}
-        settings["init"] = {"weights": None if init is None else str(init)}
-        settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
-        request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
-        if engine is None and (workers or address or gpus):
-            raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
+        given["engine"] = training_engine(engine, address, workers, cpus, gpus)
         if engine is not None and processes.count > 1:
             raise AsmilError("--engine starts its own processes; leave it out, or start asmil without torchrun")
-        where = None if engine is None else TrainingEngine(engine, address, workers, cpus=cpus, gpus=gpus)
-        mapping = parse_mapping(columns or request.columns)
+        request = _request(given)
         keep_freed_memory()
         if dry_run:
-            _print_plan(request, item_timeout, mapping, processes, as_json)
+            _print_plan(request, request.plan(processes), as_json)
             return
-        try:
-            with training_progress(messages(quiet), log) as observer:
-                folder = train_run(
-                    request.cohort,
-                    request.out,
-                    request.config,
-                    request.features,
-                    observer,
-                    item_timeout,
-                    mapping,
-                    where,
-                    processes,
-                    again,
-                )
-        except Interrupted:
-            typer.echo(
-                f"stopped; everything done so far is in {request.out}; run the same command again to resume", err=True
-            )
-            raise typer.Exit(130) from None
+        folder = request.run(messages(quiet), log, processes)
         _print_results(folder, request.config, as_json)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What a command asks for: the settings file and the options together."""
+def _request(given: dict[str, Any]) -> TrainingRequest:
+    """The request that the options describe."""
+    from asmil.api.functions import TrainingRequest
+    from asmil.api.inputs import tree
+    from asmil.settings.config import merge
 
-    cohort: Path
-    features: Path | None
-    out: Path
-    config: RunConfig
-    columns: str | None
-
-
-def _request(
-    file: Path | None,
-    cohort: Path | None,
-    features: Path | None,
-    out: Path | None,
-    method: str | None,
-    preset: str | None,
-    settings: dict[str, Any],
-    assignments: list[str],
-) -> _Request:
-    from asmil.models.own_method import confirm
-    from asmil.runs.settings_file import SettingsFile, read_settings_file
-    from asmil.settings.config import merge, parse_assignments
-    from asmil.training.initial_weights import resolve_with_init
-
-    written = SettingsFile(None, None, None, None, None, {}) if file is None else read_settings_file(file)
-    cohort, out = cohort or written.cohort, out or written.out
-    if cohort is None:
-        raise typer.BadParameter("give COHORT, the manifest, or a settings file that names it")
-    if out is None:
-        raise typer.BadParameter("give --out, the run folder, or name it in the settings file")
-    if method is None and written.method is not None:
-        confirm(written.method, None, str(file))
-    asked = merge(_given(settings), parse_assignments(assignments))
-    changes = dict(written.changes)
-    if "weights" in asked.get("init", {}):
-        changes.pop("init", None)  # the hash in the file is that of other weights
-    config = resolve_with_init(
-        method or written.method, preset or written.preset or "paper", merge(changes, asked), out
+    words = {"plain": "plain" if given["plain"] else None, "leave_one_site_out": None}
+    if given["leave_one_site_out"]:
+        words["leave_one_site_out"] = "site"
+    asked = {SHORTHANDS[name]: value for name, value in {**given, **words}.items() if name in SHORTHANDS}
+    sections = tree({name: value for name, value in asked.items() if value is not None})
+    names = ("config", "method", "preset", "features", "columns", "engine", "item_timeout", "again")
+    return TrainingRequest.of(
+        given["cohort"],
+        given["out"],
+        settings=merge(sections, given["settings"] or {}),
+        **{name: given[name] for name in names},
     )
-    return _Request(cohort, features or written.features, out, config, written.columns)
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without those that no option was given for."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        kept = _given(value) if isinstance(value, dict) else value
-        if kept is not None and kept != {}:
-            found[key] = kept
-    return found
-
-
-def _print_plan(
-    request: _Request, item_timeout: float | None, columns: ColumnMapping | None, processes: OneProcess, as_json: bool
-) -> None:
+def _print_plan(request: TrainingRequest, plan: RunPlan, as_json: bool) -> None:
     """What would be trained: slides per fold, settings, and where it would be written."""
     import yaml
 
     from asmil.api.progress import describe_run
     from asmil.console import print_json, results, say
-    from asmil.training.run import initialization_lines, plan_run
+    from asmil.training.run import initialization_lines
 
-    plan = plan_run(
-        request.cohort,
-        request.out,
-        request.config,
-        request.features,
-        item_timeout_s=item_timeout,
-        columns=columns,
-        processes=processes,
-    )
     if as_json:
         print_json(
             {
@@ -281,24 +273,16 @@ def _print_plan(
             }
         )
         return
-    console = results()
-    say(console, describe_run(plan.description, plan.splits))
+    settings = yaml.safe_dump(plan.description.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    lines = [describe_run(plan.description, plan.splits)]
     for fold, counts in enumerate(plan.slides_per_fold()):
         site = f" (site {plan.splits.sites[fold]})" if plan.splits.sites else ""
-        say(
-            console, f"  fold {fold + 1}{site}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides"
-        )
-    for line in initialization_lines(plan):
-        say(console, line)
-    settings = plan.description.config.model_dump(mode="json")
-    say(console, f"settings:\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()}")
-    say(
-        console,
-        f"output: {request.out} ({plan.finished} trainings are already there)"
-        if plan.finished
-        else f"output: {request.out}",
-    )
-    say(console, "nothing was written, since --dry-run was given")
+        slides = ", ".join(f"{count} {role}" for role, count in counts.items())
+        lines.append(f"  fold {fold + 1}{site}: {slides} slides")
+    finished = f" ({plan.finished} trainings are already there)" if plan.finished else ""
+    lines += [*initialization_lines(plan), f"settings:\n{settings.rstrip()}", f"output: {request.out}{finished}"]
+    for line in [*lines, "nothing was written, since --dry-run was given"]:
+        say(results(), line)
 
 
 def _print_results(folder: RunWriter, config: RunConfig, as_json: bool) -> None:
@@ -315,32 +299,3 @@ def _print_results(folder: RunWriter, config: RunConfig, as_json: bool) -> None:
         evaluate([folder.path], role="test" if tested else "val", as_json=as_json)
     except AsmilError as error:
         say(messages(), f"note: the training has ended and is kept, but the evaluation failed: {error}")
-
-
-def _grid(words: list[str]) -> dict[str, list[Any]]:
-    """The values of settings that `--grid KEY=[V,...]` gives."""
-    from asmil.errors import AsmilError
-    from asmil.settings.config import flat, parse_assignments
-
-    found = flat(parse_assignments(words, "--grid"))
-    for name, values in found.items():
-        if not isinstance(values, list):
-            raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
-    return found
-
-
-def _weights(words: list[str]) -> dict[str, Any]:
-    """The settings that `--stabilizer NAME=WEIGHT` gives."""
-    from asmil.errors import AsmilError, did_you_mean
-    from asmil.runs.config import StabilizersConfig
-
-    known = list(StabilizersConfig.model_fields)
-    settings: dict[str, Any] = {}
-    for word in words:
-        name, equals, weight = word.partition("=")
-        if name not in known:
-            raise AsmilError(f"--stabilizer {word}: there is no stabilizer {name!r}: {did_you_mean(name, known)}")
-        if not equals:
-            raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
-        settings[name] = {"weight": weight}
-    return settings

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.options import Device, Features, MaskValue, Mpp
+
 
 def view(
     sources: Annotated[
@@ -16,19 +18,17 @@ def view(
     slides: Annotated[
         Path | None, typer.Option(help="Folder of slide images; default: `slides` beside the manifest.")
     ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of the features; default: that of the manifest.")
-    ] = None,
+    features: Features = None,
     annotations: Annotated[
         Path | None, typer.Option(help="Folder of annotations; default: `annotations` beside the features.")
     ] = None,
-    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
+    mask_value: MaskValue = None,
     cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one a run was trained on.")] = None,
-    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    mpp: Mpp = None,
     host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port, or the next free one; 0: any.")] = 8750,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    device: Annotated[str, typer.Option(help="Device on which maps are computed: auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Look at slides in a browser: deep zoom, maps, how attention changed in training, two runs side by side.
 

@@ -52,11 +52,13 @@ class CheckReport:
     """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read).
 
     notes: how the manifest was interpreted, if it differs from asmil's own format
+    files: of a run that was checked instead of a cohort
     """
 
     problems: tuple[Problem, ...]
     summary: CohortSummary | None
     notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:

@@ -159,9 +159,9 @@ def measure_tiles(run: FinishedRun) -> Numbers:
         truth = by_slide[slide.slide].sort_values("tile")
         bag = read_bag(slide.source, slide.slide, slide.mpp)
         for training in run.run.trained:
-            if training.model.has_heatmap:
+            if training.model.has_tile_map:
                 output = infer(training.model, training.model.prepare(bag), run.run.device)
-                heat = training.model.heatmap(output).detach().double().cpu().numpy()
+                heat = training.model.tile_map(output).detach().double().cpu().numpy()
                 kept = values.setdefault((training.fold, training.seed), {})
                 for name, value in slide_tile_numbers(heat, truth).items():
                     kept.setdefault(name, []).append(value)

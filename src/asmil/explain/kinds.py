@@ -89,7 +89,7 @@ def titled(kind: str) -> str:
 
 def kinds_of(model: MILModel) -> dict[str, str | None]:
     """Every kind of map by name: None if the model has it, otherwise why not; its own kinds come first."""
-    own: dict[str, str | None] = dict.fromkeys(model.heatmap_kinds if model.has_heatmap else ())
+    own: dict[str, str | None] = dict.fromkeys(model.map_kinds if model.has_tile_map else ())
     return own | {name: kind.missing(model) for name, kind in KINDS.items() if name not in own}
 
 
@@ -154,7 +154,7 @@ def _own_map(asked: _Question, kind: str) -> Computed:
     if len(logits) > 1 and len(asked.task.explained_names) == len(logits):
         logits = torch.zeros_like(logits)
         logits[asked.index] = 1.0
-    return asked.model.heatmap(replace(asked.output, logits=logits), kind), ()
+    return asked.model.tile_map(replace(asked.output, logits=logits), kind), ()
 
 
 def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device) -> Tensor | None:
@@ -182,7 +182,7 @@ def _attention_logit(asked: _Question) -> Computed:
     evidence = asked.evidence(logits)
     if model.weighted_instance_logits:
         return evidence, ()
-    attention, _ = _own_map(asked, model.heatmap_kinds[0])
+    attention, _ = _own_map(asked, model.map_kinds[0])
     return attention.double().cpu() * evidence, ()
 
 

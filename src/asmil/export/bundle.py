@@ -17,11 +17,11 @@ from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.run_evaluation import RunEvaluation
 from asmil.export.site_overlap import SiteOverlap, site_overlap
-from asmil.files import write_json, write_text
+from asmil.files import write_text
 from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.runs.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
+from asmil.runs.bundle import BundleAlarm, BundleMetric, is_bundle, seal_bundle
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.runs.prediction import open_models
@@ -89,16 +89,8 @@ def _write(folder: Path, run: Run, evaluation: RunEvaluation) -> None:
     if run.training_slides is not None:
         run.training_slides.for_bundle().save(folder)
     write_text(folder / CARD_FILE, model_card(run, evaluation))
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    bundle = Bundle(
-        format=FORMAT,
-        asmil=__version__,
-        files={path.relative_to(folder).as_posix(): sha256(path) for path in files},
-        metrics=_metrics(evaluation),
-        sizes=evaluation.sizes,
-        alarms=tuple(BundleAlarm(**asdict(one)) for one in evaluation.raised),
-    )
-    write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
+    alarms = tuple(BundleAlarm(**asdict(alarm)) for alarm in evaluation.raised)
+    seal_bundle(folder, _metrics(evaluation), evaluation.sizes, alarms)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -43,14 +43,14 @@ class RunGraph(nn.Module):
         self.trained = run.trained
         self.models = nn.ModuleList(one.model for one in run.trained)  # registers their weights
         self.tasks = [one.task for one in run.trained]
-        self.has_heatmap = all(one.model.has_heatmap for one in run.trained)
+        self.has_tile_map = all(one.model.has_tile_map for one in run.trained)
         example = torch.zeros(1, run.trained[0].task.n_outputs)
         self.has_probabilities = self.tasks[0].probabilities(example) is not None
 
     @property
     def output_names(self) -> list[str]:
         """The names of what `forward` returns."""
-        return ["logits", *["probabilities"] * self.has_probabilities, *["heatmap"] * self.has_heatmap]
+        return ["logits", *["probabilities"] * self.has_probabilities, *["heatmap"] * self.has_tile_map]
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
         bag = Bag(features, validated=True)
@@ -59,8 +59,8 @@ class RunGraph(nn.Module):
         if self.has_probabilities:
             each = [task.probabilities(one.logits.unsqueeze(0)) for task, one in zip(self.tasks, outputs, strict=True)]
             found.append(torch.cat([one for one in each if one is not None]).mean(dim=0).float())
-        if self.has_heatmap:
-            maps = [one.model.heatmap(output) for one, output in zip(self.trained, outputs, strict=True)]
+        if self.has_tile_map:
+            maps = [one.model.tile_map(output) for one, output in zip(self.trained, outputs, strict=True)]
             found.append(torch.stack(maps).mean(dim=0))
         return tuple(found)
 

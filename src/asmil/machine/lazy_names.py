@@ -40,11 +40,21 @@ def lazy_names(
     return load, lambda: names, names
 
 
+def former_name(name: str, new: str) -> Any:
+    """A deprecated attribute of a class that gives the attribute `new`."""
+
+    def get(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{name} is deprecated; use {new}", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(get)
+
+
 def _homes(stub: Path) -> dict[str, str]:
     """The module of every name that a stub re-exports."""
     statements = ast.parse(stub.read_text(encoding="utf-8")).body
-    imports = [one for one in statements if isinstance(one, ast.ImportFrom) and one.module]
-    return {alias.asname: str(one.module) for one in imports for alias in one.names if alias.asname}
+    imports = [statement for statement in statements if isinstance(statement, ast.ImportFrom) and statement.module]
+    return {alias.asname: str(each.module) for each in imports for alias in each.names if alias.asname}
 
 
 def import_modules(package: str) -> None:

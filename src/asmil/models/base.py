@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from asmil.attention.normalizers import Normalizer, Softmax
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.machine.lazy_names import former_name
 from asmil.models.blocks.randomness import use_generator
 from asmil.settings.config import Settings
 from asmil.tasks.base import Task
@@ -107,14 +108,22 @@ class MILModel(nn.Module):
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
     score_axes: ClassVar[tuple[str, ...]] = ()
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
-    heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
-    """The maps that `heatmap` can draw, the default first."""
+    map_kinds: ClassVar[tuple[str, ...]] = ("attention",)
+    """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
     """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
     """Stabilizers that the method has anyway, each with the setting that weighs it."""
+
+    heatmap = former_name("heatmap", "tile_map")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for former, new in (("draw_heatmap", "draw_tile_map"), ("heatmap_kinds", "map_kinds")):
+            if former in vars(cls):
+                raise AsmilError(f"{cls.__name__}.{former} is now called {new}; rename it")
 
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -175,9 +184,9 @@ class MILModel(nn.Module):
         return Loss(value, {task.loss_name: value})
 
     @property
-    def has_heatmap(self) -> bool:
+    def has_tile_map(self) -> bool:
         """Whether the model can show how much each tile counted: by its scores, or by its own map."""
-        return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
+        return bool(self.score_axes) or type(self).draw_tile_map is not MILModel.draw_tile_map
 
     @property
     def classifies_tiles(self) -> bool:
@@ -185,20 +194,20 @@ class MILModel(nn.Module):
         return False
 
     @torch.no_grad()
-    def heatmap(self, output: Output, kind: str | None = None) -> Tensor:
-        """One value per tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
-        if not self.has_heatmap:
+    def tile_map(self, output: Output, kind: str | None = None) -> Tensor:
+        """One value per tile, N, as the method's authors draw it; `kind` is one of `map_kinds`."""
+        if not self.has_tile_map:
             raise AsmilError(
-                f"{type(self).__name__} has no heat map: it has neither attention scores nor a draw_heatmap"
+                f"{type(self).__name__} has no map of its tiles: it has neither attention scores nor a draw_tile_map"
             )
-        kind = self.heatmap_kinds[0] if kind is None else kind
-        if kind not in self.heatmap_kinds:
-            known = ", ".join(repr(known) for known in self.heatmap_kinds)
-            raise AsmilError(f"{type(self).__name__} has no heat map {kind!r}; it has {known}")
-        return self.draw_heatmap(output, kind)
+        kind = self.map_kinds[0] if kind is None else kind
+        if kind not in self.map_kinds:
+            known = ", ".join(repr(known) for known in self.map_kinds)
+            raise AsmilError(f"{type(self).__name__} has no map {kind!r}; it has {known}")
+        return self.draw_tile_map(output, kind)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        """What `heatmap` gives for a known kind: by default the attention, averaged over its rows."""
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
+        """What `tile_map` gives for a known kind: by default the attention, averaged over its rows."""
         del kind
         assert output.scores is not None, "a method without scores draws its own map"
         attention: Tensor = self.normalizer(output.scores)
@@ -275,8 +284,8 @@ class ModelOnBase(MILModel):
     def attend(self, bag: Bag) -> Tensor:
         return self.current_base().attend(bag)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        return self.current_base().draw_heatmap(output, kind)
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
+        return self.current_base().draw_tile_map(output, kind)
 
 
 def _refuse_misfit(model: nn.Module, args: tuple[Any, ...]) -> None:

@@ -94,7 +94,7 @@ class CAMIL(MILModel):
 
     config_type = CAMILConfig
     score_axes = ("branch",)
-    heatmap_kinds = ("attention", "neighbors")
+    map_kinds = ("attention", "neighbors")
     config: CAMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: CAMILConfig) -> None:
@@ -200,11 +200,11 @@ class CAMIL(MILModel):
         embedding = (self.normalizer(scores).to(fused.dtype) @ fused).squeeze(0)
         return Output(self.head(embedding), scores, embedding, extras={"neighbor_scores": neighbor_scores})
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """`attention`: of the pooling. `neighbors`: softmax(r), how much a tile agrees with its surroundings."""
         if kind == "neighbors":
             return torch.softmax(output.extras["neighbor_scores"], dim=0)
-        return super().draw_heatmap(output, kind)
+        return super().draw_tile_map(output, kind)
 
 
 def _start_like_keras(module: nn.Module) -> None:

@@ -67,7 +67,7 @@ class CLAM(AttentionPoolModel):
     """What both forms share; see the module's text for the formulas."""
 
     config_type = CLAMConfig
-    heatmap_kinds = ("attention", "percentile")
+    map_kinds = ("attention", "percentile")
     label_routes_gradients = True
     config: CLAMConfig
 
@@ -109,7 +109,7 @@ class CLAM(AttentionPoolModel):
         weight = self.config.bag_weight
         return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         if kind == "percentile":
             return percentiles(predicted_row(output)[0])
         return self.predicted_attention(output)

@@ -85,7 +85,7 @@ class DeepAttnMISL(MILModel):
 
     config_type = DeepAttnMISLConfig
     score_axes = ("branch",)
-    heatmap_kinds = ("attention", "clusters")
+    map_kinds = ("attention", "clusters")
     config: DeepAttnMISLConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: DeepAttnMISLConfig) -> None:
@@ -166,11 +166,11 @@ class DeepAttnMISL(MILModel):
         # Not a matrix product, which autocast would round.
         return (weights.t() * members).sum(dim=0, keepdim=True)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """`attention`: a_c / n_c, a tile's weight in the bag. `clusters`: a_c, the attention of the tile's cluster."""
         if kind == "clusters":
             return output.extras["cluster_attention"][output.extras["clusters"]]
-        return super().draw_heatmap(output, kind)
+        return super().draw_tile_map(output, kind)
 
 
 def _register_layout(variant: str, layers: dict[str, str]) -> None:

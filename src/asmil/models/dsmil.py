@@ -116,7 +116,7 @@ class DSMIL(MILModel):
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         return two_stream_loss(outputs, targets, task, self.config.loss)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         del kind
         return self.predicted_attention(output)
 

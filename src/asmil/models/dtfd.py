@@ -137,7 +137,7 @@ class DTFD(MILModel):
 
     config_type = DTFDConfig
     score_axes = ("branch",)
-    heatmap_kinds = ("attention", "probability")
+    map_kinds = ("attention", "probability")
     weighted_instance_logits = True
     config: DTFDConfig
 
@@ -223,9 +223,9 @@ class DTFD(MILModel):
         pseudo_bags = torch.stack(tier1).mean()
         return Loss(slide + pseudo_bags, {task.loss_name: slide, "tier1": pseudo_bags})
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         if kind == "attention":
-            return super().draw_heatmap(output, kind)
+            return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None
         return torch.softmax(output.instance_logits, dim=1)[:, -1]
 

@@ -122,7 +122,7 @@ class HDMIL(MILModel):
 
     config_type = HDMILConfig
     score_axes = ("class",)
-    heatmap_kinds = ("attention", "kept")
+    map_kinds = ("attention", "kept")
     config: HDMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: HDMILConfig) -> None:
@@ -246,7 +246,7 @@ class HDMIL(MILModel):
         noted = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(mask + rate, {task.loss_name: noted, "mask": mask, "rate": rate})
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
         if kind == "kept":
             mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)

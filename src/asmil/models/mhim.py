@@ -108,14 +108,14 @@ class PureMHIM(AttentionPoolModel):
             return two_stream_loss(outputs, targets, task)
         return super().loss(outputs, targets, task)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         if output.scores is None or (self.config.base == "transmil" and "class_row" not in output.extras):
             raise AsmilError(
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
         if self.config.base == "dsmil":
             return self.predicted_attention(output)
-        attention = super().draw_heatmap(output, kind)
+        attention = super().draw_tile_map(output, kind)
         if self.config.base == "abmil":
             return attention
         return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)

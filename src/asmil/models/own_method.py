@@ -165,14 +165,14 @@ def _problems_of_attend(model: MILModel, bag: Bag, output: Output) -> Iterator[s
     assert output.scores is not None
     try:
         with torch.no_grad():
-            scores, heat = model.attend(bag), model.heatmap(output)
+            scores, heat = model.attend(bag), model.tile_map(output)
     except Exception as error:  # noqa: BLE001
-        yield f"attend or heatmap fails with {describe(error)}"
+        yield f"attend or tile_map fails with {describe(error)}"
         return
     if not isinstance(scores, Tensor) or not torch.allclose(scores, output.scores, atol=1e-5):
         yield "attend(bag) does not return the scores of forward; the anchor and the maps read them there"
     if heat.shape != (len(bag),):
-        yield f"heatmap has shape {tuple(heat.shape)}; it must have one value per tile"
+        yield f"tile_map has shape {tuple(heat.shape)}; it must have one value per tile"
 
 
 def _problems_with_gradients(model: MILModel) -> Iterator[str]:

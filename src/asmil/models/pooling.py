@@ -63,7 +63,7 @@ class MaxPoolingConfig(PoolingConfig):
 class PoolingModel(MILModel):
     """Embeds tiles and classifies each of them; a subclass pools."""
 
-    heatmap_kinds = ("probability",)
+    map_kinds = ("probability",)
     config: MeanPoolingConfig | MaxPoolingConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: MeanPoolingConfig | MaxPoolingConfig) -> None:
@@ -98,7 +98,7 @@ class PoolingModel(MILModel):
             embedded = self.embedding(features)
             yield embedded, self.head(embedded)
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """The tile's own probability of the predicted class (of the positive class for a single output)."""
         del kind
         assert output.instance_logits is not None

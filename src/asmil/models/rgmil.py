@@ -83,7 +83,7 @@ class RGMIL(MILModel):
     def classifies_tiles(self) -> bool:
         return True
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """The attention of the stream of the predicted class."""
         del kind
         return self.predicted_attention(output)

@@ -74,7 +74,7 @@ class TransMIL(MILModel):
 
     config_type = TransMILConfig
     score_axes = ("head",)
-    heatmap_kinds = ("attention", "scores")
+    map_kinds = ("attention", "scores")
     config: TransMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: TransMILConfig) -> None:
@@ -125,7 +125,7 @@ class TransMIL(MILModel):
             read.append((attention.row_scores(normed, CLASS_TOKEN), attention.row_weights(normed, CLASS_TOKEN)))
         return read
 
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         assert output.scores is not None, "forward always gives scores"
         exact: Tensor = self.normalizer(output.scores).mean(dim=0)
         if kind == "scores":

@@ -14,7 +14,9 @@ from typing import Annotated
 from pydantic import BaseModel, Field, FiniteFloat
 
 from asmil.errors import AsmilError
+from asmil.files import write_json
 from asmil.settings.documents import read_json
+from asmil.version import __version__
 
 BUNDLE_FILE = "bundle.json"
 FORMAT = 1
@@ -88,6 +90,21 @@ def read_bundle(path: Path) -> Bundle:
         if sha256(file) != digest:
             raise AsmilError(f"{file} has changed since the export (its SHA-256 differs); {_REMEDY}")
     return bundle
+
+
+def seal_bundle(
+    folder: Path,
+    metrics: Mapping[str, BundleMetric] | None = None,
+    sizes: str = "",
+    alarms: tuple[BundleAlarm, ...] = (),
+) -> None:
+    """Write `bundle.json` for the files of a folder, which makes it a bundle."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    checksums = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+    bundle = Bundle(
+        format=FORMAT, asmil=__version__, files=checksums, metrics=metrics or {}, sizes=sizes, alarms=alarms
+    )
+    write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
 
 
 def sha256(file: Path) -> str:

@@ -20,6 +20,7 @@ from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
+from asmil.machine.lazy_names import former_name
 from asmil.models.inference import infer
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
@@ -38,8 +39,8 @@ class SlidePrediction:
     """The prediction of a run for one slide, or for one patient whose slides were joined.
 
     values: the predictions by column name, averaged over the run's models
-    heatmap: N, the mean of their heat maps, if requested
-    heatmap_kind: what the map shows: "attention", or another kind for a method without attention
+    tile_map: N, one value per tile: the mean of the maps of its models, if requested
+    map_kind: what the map shows: "attention", or another kind for a method without attention
     slide_index: N, the slide of each tile, if several slides were joined
     coords_um: N x 2, tile coordinates in microns, if pixels are unknown (STAMP without a resolution)
     notes: how the slide may differ from the training slides; empty if there is nothing to report
@@ -50,14 +51,15 @@ class SlidePrediction:
     slide: str
     n_tiles: int
     values: Mapping[str, Any]
-    heatmap: npt.NDArray[np.float32] | None
-    heatmap_kind: str
+    tile_map: npt.NDArray[np.float32] | None
+    map_kind: str
     coords: npt.NDArray[np.int64] | None
     slide_index: npt.NDArray[np.int64] | None = None
     notes: str = ""
     coords_um: npt.NDArray[np.float64] | None = None
     used_in_training: bool | None = None
     other_features: str = ""
+    heatmap = former_name("heatmap", "tile_map")
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
@@ -113,24 +115,24 @@ def predict_bag(
     bag: Bag,
     attention: bool = False,
     trained: Sequence[TrainedModel] | None = None,
-    heatmap_kind: str | None = None,
+    map_kind: str | None = None,
 ) -> SlidePrediction:
     """Predict one bag with every model of a run (or those given), and average.
 
-    heatmap_kind: one of the `heatmap_kinds` of the models; default: the first
+    map_kind: one of the `map_kinds` of the models; default: the first
     """
     used = run.trained if trained is None else trained
     outputs = [infer(one.model, one.model.prepare(bag), run.device) for one in used]
     heat = None
     if attention:
-        maps = [one.model.heatmap(output, heatmap_kind) for one, output in zip(used, outputs, strict=True)]
+        maps = [one.model.tile_map(output, map_kind) for one, output in zip(used, outputs, strict=True)]
         heat = torch.stack(maps).mean(dim=0).float().numpy()
     return SlidePrediction(
         bag.id,
         len(bag),
         average([one.task for one in used], [output.logits for output in outputs]),
         heat,
-        heatmap_kind or used[0].model.heatmap_kinds[0],
+        map_kind or used[0].model.map_kinds[0],
         None if bag.coords is None else bag.coords.numpy(),
         None if bag.slide_index is None else bag.slide_index.numpy(),
         coords_um=bag.extras[COORDS_UM].numpy() if COORDS_UM in bag.extras else None,
@@ -198,7 +200,7 @@ def write_attention(
     alarms: of the run, one sentence each; stored as an attribute, if there are any
     """
     with new_hdf5(path) as file:
-        file[prediction.heatmap_kind] = prediction.heatmap
+        file[prediction.map_kind] = prediction.tile_map
         if prediction.coords is not None:
             file["coords"] = prediction.coords
         if prediction.coords_um is not None:

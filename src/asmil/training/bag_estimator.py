@@ -1,15 +1,16 @@
-"""The base of the scikit-learn estimators over bags: settings, training by the common loop, heat maps."""
+"""The base of the scikit-learn estimators over bags: settings, training by the common loop, tile maps, files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -20,31 +21,57 @@ from asmil.cohort.bag import Bag
 from asmil.cohort.outcomes import Outcomes
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
+from asmil.files import write_json
 from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.lazy_names import former_name
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
+from asmil.models.own_method import method_name
+from asmil.reporting import jsonable
+from asmil.runs.bundle import seal_bundle
+from asmil.runs.checkpoint import save_checkpoint
 from asmil.runs.config import RunConfig
+from asmil.runs.description import RunDescription
+from asmil.runs.layout import TASK_FILE
 from asmil.runs.model import build_model
-from asmil.runs.task import build_task
+from asmil.runs.prediction import open_models
+from asmil.runs.run import Run
+from asmil.runs.task import build_task, task_names
+from asmil.runs.trained_models import weights_file
+from asmil.runs.writer import RunWriter
 from asmil.settings.config import merge, nested
+from asmil.settings.documents import read_json
 from asmil.tasks.base import Task, TaskKind
 from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 
 Weights = npt.NDArray[np.float64]
+ESTIMATOR_FILE = "estimator.json"
+"""In a saved estimator, beside the files of a bundle."""
+
+
+class SavedEstimator(BaseModel):
+    """What a saved estimator has besides the model and its settings; classes and dtype: of a classifier."""
+
+    estimator: str
+    parameters: dict[str, Any]
+    selected_epoch: int
+    classes: list[Any] | None = None
+    dtype: str | None = None
 
 
 @dataclass(eq=False, repr=False)
 class BagEstimator(BaseEstimator):  # type: ignore[misc]
     """An estimator that learns from bags; subclasses define the task and the predictions.
 
-    The fields are the parameters: scikit-learn reads their names from the constructor.
+    The fields are the parameters: scikit-learn reads their names from the constructor. Single settings are parameters,
+    too, with two underscores for the dot: `set_params(training__weight_decay=0.01)`.
     """
 
     _kind: ClassVar[TaskKind]
 
-    method: str | type[MILModel] = "asmil"
+    method: str | type[MILModel] = "abmil"
     preset: str = "paper"
     epochs: int | None = None
     lr: float | None = None
@@ -53,20 +80,89 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
     device: str = "auto"
     random_state: int | np.random.RandomState | None = 0
 
+    heatmap = former_name("heatmap", "tile_map")
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters; if `deep`, also each of the `settings`, e.g. `training__weight_decay`."""
+        own: dict[str, Any] = super().get_params(deep=False)
+        single = self.settings if deep and isinstance(self.settings, Mapping) else {}
+        return own | {name.replace(".", "__"): value for name, value in single.items() if "." in name}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by their names, and settings by theirs: `set_params(lr=1e-4, model__dropout=0.1)`."""
+        single = {name.replace("__", "."): params.pop(name) for name in list(params) if "__" in name}
+        super().set_params(**params)
+        if single:
+            self.settings = {**(self.settings or {}), **single}
+        return self
+
     def attention(self, bag: Any) -> npt.NDArray[np.float32]:
-        """The attention of each tile of a bag: N values that sum to 1, from the method's own heat map."""
+        """The attention of each tile of a bag: N values that sum to 1, from the method's own map."""
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
-            kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
+            kinds = ", ".join(repr(kind) for kind in self.model_.map_kinds)
             name = self.method if isinstance(self.method, str) else type(self.model_).__name__
-            raise AsmilError(f"{name} has no attention; use heatmap(bag), which returns {kinds}")
-        return self.heatmap(bag, "attention")
+            raise AsmilError(f"{name} has no attention; use tile_map(bag), which returns {kinds}")
+        return self.tile_map(bag, "attention")
 
-    def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
-        """One value per tile, as defined by the method's authors; `model_.heatmap_kinds` lists the kinds."""
+    def tile_map(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
+        """One value per tile, as defined by the method's authors; `model_.map_kinds` lists the kinds."""
         check_is_fitted(self, "model_")
         output = infer(self.model_, self.model_.prepare(one_bag(bag)), self._device)
-        return np.asarray(self.model_.heatmap(output, kind).float().numpy())
+        return np.asarray(self.model_.tile_map(output, kind).float().numpy())
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the fitted estimator into a new folder, without pickle, and return the folder.
+
+        The folder is a bundle: `load` reads the estimator again; `asmil.load_run` and `asmil predict` use its model.
+        """
+        check_is_fitted(self, "model_")
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AsmilError(f"{folder} exists and is not empty; give a new folder")
+        run = RunWriter(folder)
+        training = run.training(0, self._trained_config.training.seed)
+        run.begin(RunDescription(self._trained_config, task_names(self._task), {"width": self.n_features_in_}, {}))
+        write_json(training / TASK_FILE, self._task.to_dict())
+        state = {"method": self._trained_config.method, "epoch": self.selected_epoch_}
+        save_checkpoint(weights_file(training), self.model_.state_dict(), state)
+        write_json(folder / ESTIMATOR_FILE, self._saved().model_dump(mode="json"))
+        seal_bundle(folder)
+        return folder
+
+    def _saved(self) -> SavedEstimator:
+        parameters = {
+            **super().get_params(deep=False),
+            "method": self._trained_config.method,
+            "random_state": self._trained_config.training.seed,
+        }
+        return SavedEstimator(
+            estimator=type(self).__name__, parameters=jsonable(parameters), selected_epoch=self.selected_epoch_
+        )
+
+    @classmethod
+    def load(cls, folder: Path | str, *, device: str = "auto", method: str | type[MILModel] | None = None) -> Self:
+        """Read an estimator that `save` wrote.
+
+        device: where the model is put
+        method: the method, if it is your own code; see `asmil.load_run`
+        """
+        folder = Path(folder)
+        saved = read_json(folder / ESTIMATOR_FILE, SavedEstimator, "give a folder that `save` of an estimator wrote")
+        if saved.estimator != cls.__name__:
+            raise AsmilError(f"{folder}: this is a {saved.estimator}; load it with {saved.estimator}.load")
+        run = open_models(folder, device, None if method is None else method_name(method))
+        estimator = cls(**{**saved.parameters, **({} if method is None else {"method": method})})
+        estimator._restore(saved, run)
+        return estimator
+
+    def _restore(self, saved: SavedEstimator, run: Run) -> None:
+        """Set the attributes of a fitted estimator."""
+        (trained,) = run.trained
+        self.n_features_in_ = run.description.in_features
+        self.selected_epoch_ = saved.selected_epoch
+        self._trained_config, self._device = run.description.config, run.device
+        self.model_, self._task = trained.model, trained.task
 
     def _train(self, bags: list[Bag], outcomes: Outcomes, sample_weight: Any) -> None:
         """Train on bags; sets `model_`, `selected_epoch_` and the task."""
@@ -83,17 +179,18 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             bags, outcomes, weights = [bags[i] for i in kept], outcomes.among(kept.tolist()), weights[kept]
             weights = None if np.ptp(weights) == 0 else weights / weights.mean()
         seed = config.training.seed
-        places, held_out = self._split(outcomes, seed)
-        task = self._build_task(config, outcomes, places)
+        kept_in, held_out = self._split(outcomes, seed)
+        task = self._build_task(config, outcomes, kept_in)
         self._device = choose_device(config.training.device)
         model = build_model(config, bags[0].width, task.n_outputs, seed)
         if config.init.weights is not None:
             try_initialization(model, read_initial_weights(Path(config.init.weights)))
         trainer = Trainer(model, task, config, seed=seed, device=self._device)
         prepared = [model.prepare(bag) for bag in bags]
-        train = _part(prepared, outcomes, places, weights)
+        train = _part(prepared, outcomes, kept_in, weights)
         val = _part(prepared, outcomes, held_out) if held_out else None
         self.selected_epoch_ = trainer.fit(train, val)
+        self._trained_config = config
         self._task = trainer.completed_task(train)
         self.model_ = model
 
@@ -176,15 +273,15 @@ def refuse_different_lengths(bags: Sequence[Bag], targets: npt.NDArray[Any], nam
 
 
 def _part(
-    bags: Sequence[Bag], outcomes: Outcomes, places: Sequence[int], weights: Weights | None = None
+    bags: Sequence[Bag], outcomes: Outcomes, indices: Sequence[int], weights: Weights | None = None
 ) -> LabeledBags:
-    chosen = outcomes.among(places)
+    chosen = outcomes.among(indices)
     return LabeledBags(
-        BagList([bags[i] for i in places]),
+        BagList([bags[i] for i in indices]),
         chosen.targets,
         chosen.strata,
         chosen.stratum_names,
-        None if weights is None else weights[list(places)],
+        None if weights is None else weights[list(indices)],
     )
 
 

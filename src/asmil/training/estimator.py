@@ -18,7 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from asmil.cohort.outcomes import Outcomes, value_strata
 from asmil.errors import AsmilError
+from asmil.reporting import jsonable
 from asmil.runs.config import RunConfig
+from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Task, TaskKind
 from asmil.tasks.checked_arrays import checked_outcomes
@@ -27,7 +29,7 @@ from asmil.tasks.concordance import concordance
 from asmil.tasks.regression import Regression
 from asmil.tasks.survival import Survival
 from asmil.tasks.survival_losses import FLOOR
-from asmil.training.bag_estimator import BagEstimator, bags_for_fit, refuse_different_lengths
+from asmil.training.bag_estimator import BagEstimator, SavedEstimator, bags_for_fit, refuse_different_lengths
 
 _EXAMPLE = "np.array([(True, 12.5), (False, 30.0)], dtype=[('event', bool), ('time', float)])"
 
@@ -39,7 +41,7 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     >>> draw = np.random.default_rng(0)
     >>> labels = ["normal", "tumor"] * 3
     >>> bags = [draw.normal(label == "tumor", size=(20, 8)) for label in labels]
-    >>> classifier = MILClassifier(method="asmil", epochs=2).fit(bags, labels)
+    >>> classifier = MILClassifier(epochs=2).fit(bags, labels)
     >>> classifier.predict_proba(bags).shape
     (6, 2)
 
@@ -48,7 +50,8 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
 
     method, preset: as for `asmil train`; the method may also be your own subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
-    settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
+    settings: further settings by their dotted names, e.g. {"model.attention": 64}; a search varies single ones with two
+        underscores for the dot: GridSearchCV(MILClassifier(), {"lr": [1e-4, 3e-4], "model__attention": [64, 128]})
     validation_share: share of the training bags held out (stratified) to select the epoch; 0 keeps the last epoch
     random_state: the seed; None draws one from numpy's global state, so that every fit differs
     class_weight: None, "balanced", or a dictionary from class to loss weight, as in scikit-learn
@@ -86,6 +89,18 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
         chosen = self.predict_proba(bags).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
+    def _saved(self) -> SavedEstimator:
+        saved = super()._saved()
+        if isinstance(self.class_weight, Mapping):  # JSON would turn classes into strings
+            saved.parameters["class_weight"] = [[jsonable(name), weight] for name, weight in self.class_weight.items()]
+        return saved.model_copy(update={"classes": self.classes_.tolist(), "dtype": str(self.classes_.dtype)})
+
+    def _restore(self, saved: SavedEstimator, run: Run) -> None:
+        super()._restore(saved, run)
+        self.classes_ = np.array(saved.classes, dtype=saved.dtype)
+        if isinstance(self.class_weight, list):
+            self.class_weight = dict(self.class_weight)
+
     def _build_task(self, config: RunConfig, outcomes: Outcomes, train: Sequence[int]) -> Task:
         if self.class_weight is None:
             return super()._build_task(config, outcomes, train)
@@ -118,7 +133,7 @@ class MILRegressor(RegressorMixin, EstimatorWithLoss):  # type: ignore[misc]
     >>> draw = np.random.default_rng(0)
     >>> y = draw.normal(size=6)
     >>> bags = [draw.normal(value, size=(20, 8)) for value in y]
-    >>> MILRegressor(method="abmil", epochs=2).fit(bags, y).predict(bags).shape
+    >>> MILRegressor(epochs=2).fit(bags, y).predict(bags).shape
     (6,)
 
     loss: squared or huber, in units of the standard deviation of the training values; a shorthand for `task.loss`
@@ -152,7 +167,7 @@ class MILSurvival(EstimatorWithLoss):
     >>> time = draw.uniform(1, 60, size=12)
     >>> y = np.array([(True, value) for value in time], dtype=[("event", bool), ("time", float)])
     >>> bags = [draw.normal(30 / value, size=(20, 8)) for value in time]
-    >>> model = MILSurvival(method="abmil", epochs=2).fit(bags, y)
+    >>> model = MILSurvival(epochs=2).fit(bags, y)
     >>> model.predict(bags).shape, model.predict_survival_function(bags)[0]([0.0, 1e6]).shape
     ((12,), (2,))
 
@@ -180,6 +195,10 @@ class MILSurvival(EstimatorWithLoss):
         self._train(ready, Outcomes("survival", (), targets, events, ("censored", "event"), (1,)), sample_weight)
         self.unique_times_ = np.asarray(self._survival_task.survival_times)
         return self
+
+    def _restore(self, saved: SavedEstimator, run: Run) -> None:
+        super()._restore(saved, run)
+        self.unique_times_ = np.asarray(self._survival_task.survival_times)
 
     def predict(self, bags: Any) -> Floats:
         """The risk of every bag; higher is worse."""
@@ -220,8 +239,8 @@ class MILSurvival(EstimatorWithLoss):
 
 def _step_functions(times: Floats, values: Floats, before: float) -> npt.NDArray[Any]:
     functions = np.empty(len(values), dtype=object)
-    for place, row in enumerate(values):
-        functions[place] = StepFunction(times, row, before)
+    for index, row in enumerate(values):
+        functions[index] = StepFunction(times, row, before)
     return functions
 
 
@@ -265,8 +284,8 @@ def _as_values(y: Any) -> Floats:
     except (TypeError, ValueError):
         raise AsmilError(f"the values have the type {flat.dtype}; a regression needs one number per bag") from None
     if not np.isfinite(values).all():
-        place = int(np.argmax(~np.isfinite(values)))
-        raise AsmilError(f"the value of bag {place} is infinite (inf); leave this bag out")
+        index = int(np.argmax(~np.isfinite(values)))
+        raise AsmilError(f"the value of bag {index} is infinite (inf); leave this bag out")
     return values
 
 

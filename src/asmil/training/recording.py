@@ -139,7 +139,7 @@ class Said:
     @staticmethod
     def of(model: MILModel, output: Output) -> Said:
         """From an output on the CPU."""
-        found = (model.heatmap(output), output.logits, output.embedding)
+        found = (model.tile_map(output), output.logits, output.embedding)
         return Said(*(tensor.float().numpy() for tensor in found))
 
 

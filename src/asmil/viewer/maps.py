@@ -183,7 +183,7 @@ class RunMaps:
         """Every kind of map, and its parts: classes to explain, or rows of the attention."""
         explainer = self._models()
         trained = self._run.trained[0]
-        own = trained.model.heatmap_kinds if trained.model.has_heatmap else ()
+        own = trained.model.map_kinds if trained.model.has_tile_map else ()
         classes = list(explainer.names)
         asked = [PREDICTED, *classes] if len(classes) > 1 else []
         kinds = {kind: [] if kind in own else asked for kind in explainer.kinds}

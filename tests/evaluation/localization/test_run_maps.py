@@ -39,7 +39,7 @@ def maps_by_hand(run, slide, folds):
     trained_run = open_models(run, "cpu")
     bag = read_bag(slide.source, slide.slide)
     models = [one.model for one in trained_run.trained if one.fold in folds]
-    return np.mean([one.heatmap(infer(one, bag)).numpy() for one in models], axis=0)
+    return np.mean([one.tile_map(infer(one, bag)).numpy() for one in models], axis=0)
 
 
 @pytest.mark.parametrize("role", ["test", "val"])

@@ -75,5 +75,5 @@ def test_together_alone_and_resumed_have_the_same_bits(tmp_path):
     assert record.steps.tolist() == [0, 2, 4]
     model = together[1].model
     for slide, bag in enumerate(labeled(0).bags):
-        attention = model.heatmap(infer(model, bag)).numpy()
+        attention = model.tile_map(infer(model, bag)).numpy()
         np.testing.assert_allclose(record.attention(slide)[-1], attention, atol=2e-3)

@@ -91,7 +91,7 @@ def test_losses_and_gradients_are_those_of_the_plain_step(width, inner, tokens, 
         torch.testing.assert_close(step.losses[p], torch.stack([loss, held]).detach(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(step.forward.logits[p], output.logits.detach(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(step.forward.embedding[p], output.embedding.detach(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(heatmaps[p, : len(bag)], model.heatmap(output), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(heatmaps[p, : len(bag)], model.tile_map(output), rtol=1e-4, atol=1e-6)
         for name, parameter in model.named_parameters():
             found, scale = step.gradient(name)[p], max(float(parameter.grad.abs().max()), 1e-2)
             torch.testing.assert_close(found / scale, parameter.grad / scale, rtol=1e-3, atol=1e-4, msg=name)

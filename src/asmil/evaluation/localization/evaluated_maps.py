@@ -65,7 +65,7 @@ class EvaluatedMaps:
                 f"{path}: the task is {run.kind}; localization needs classes, to tell normal from tumor slides"
             )
         kinds = kinds_of(run.models[0])
-        self.kind = heatmap or run.models[0].heatmap_kinds[0]
+        self.kind = heatmap or run.models[0].map_kinds[0]
         if self.kind not in kinds:
             raise AsmilError(f"{path}: its method has no heat map '{self.kind}'; {did_you_mean(self.kind, kinds)}")
         if (why := kinds[self.kind]) is not None:
@@ -88,13 +88,13 @@ class EvaluatedMaps:
         if coords is None:
             raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
         trained = self._trained(slide)
-        is_own = self.kind in trained[0].model.heatmap_kinds
+        is_own = self.kind in trained[0].model.map_kinds
         prediction = predict_bag(self.run, bag, is_own, trained, self.kind if is_own else None)
-        if prediction.heatmap is None:
+        if prediction.tile_map is None:
             tumor_class = self._tumor_class(prediction.probabilities)
             heat = self._explainer.explain(bag, self.kind, tumor_class, trained).values
         else:
-            heat = prediction.heatmap.astype(np.float64)
+            heat = prediction.tile_map.astype(np.float64)
         return EvaluatedMap(coords, heat, prediction.probabilities, len(trained), info)
 
     def _tumor_class(self, probabilities: Floats) -> str:

@@ -111,7 +111,7 @@ def slide_figures(localization: Localization, slide: SlideMeasures, images: Mapp
     return slide_panels(
         SlideFrame(slide.name, slide.map.coords, frame.tile_px, frame.size_px, frame.mpp),
         images.get(slide.name),
-        TileMap(slide.map.heat, localization.heatmap_kind, title=f"heat map: {localization.heatmap_kind}"),
+        TileMap(slide.map.heat, localization.map_kind, title=f"heat map: {localization.map_kind}"),
         calls,
         None if mask is None else trace_outlines(mask, frame.downsample),
         [f"{alarm.name}." for alarm in localization.alarms],

@@ -58,7 +58,7 @@ class LocalizeSettings:
     conversion: Conversion = "nms"
     radius: int = 3
     scalings: tuple[Scaling, ...] = ()
-    heatmap: str | None = None
+    kind: str | None = None
     normal: tuple[str, ...] = ()
     classes: ClassNames = field(default_factory=ClassNames)
     mask_value: int | None = None
@@ -106,7 +106,7 @@ class Localization:
 
     path: Path
     method: str
-    heatmap_kind: str
+    map_kind: str
     n_seeds: int
     settings: LocalizeSettings
     protocol: LocalizationProtocol
@@ -137,7 +137,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = EvaluatedMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
+    maps = EvaluatedMaps(run, settings.role, settings.kind, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     asked = [slide for slide in cohort.slides if settings.slides is None or slide.slide in settings.slides]
@@ -159,7 +159,7 @@ def localize_run(
     return Localization(
         path=maps.run.path,
         method=maps.run.method,
-        heatmap_kind=maps.kind,
+        map_kind=maps.kind,
         n_seeds=len(maps.seeds),
         settings=settings,
         protocol=protocol,

@@ -79,7 +79,7 @@ def _convention(localization: Localization) -> str:
     protocol = localization.protocol
     radius = f" (radius {protocol.radius} tiles)" if protocol.conversion == "nms" else ""
     preset = f"FROC preset {localization.settings.preset}"
-    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{localization.heatmap_kind}'"
+    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{localization.map_kind}'"
 
 
 def _answer(localization: Localization) -> str:
@@ -226,7 +226,7 @@ def numbers_rows(localization: Localization) -> list[dict[str, Any]]:
             "run": localization.name,
             "method": localization.method,
             "role": settings.role,
-            "heatmap": localization.heatmap_kind,
+            "heatmap": localization.map_kind,
             "metric": name,
             "scaling": scaling or "",
             "cut": THRESHOLDS[scaling] if scaling else math.nan,
@@ -307,7 +307,7 @@ def localization_dict(localization: Localization) -> dict[str, Any]:
         "name": localization.name,
         "method": localization.method,
         "role": settings.role,
-        "heatmap": localization.heatmap_kind,
+        "heatmap": localization.map_kind,
         "seeds_averaged": localization.n_seeds,
         "preset": settings.preset,
         "conversion": settings.conversion,

@@ -1,0 +1,91 @@
+"""What the public functions take, and the warnings that several of them give."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from asmil.errors import AsmilWarning
+
+if TYPE_CHECKING:
+    from asmil.api.run import TrainedRun
+    from asmil.engine.jobs import Engine
+    from asmil.settings.made_from import DoneBefore
+
+PathLike = Path | str
+FEW_SLIDES = 2
+"""Up to so many slides are computed in this process: starting others would take longer."""
+
+
+@overload
+def as_path(path: PathLike) -> Path: ...
+
+
+@overload
+def as_path(path: PathLike | None) -> Path | None: ...
+
+
+def as_path(path: PathLike | None) -> Path | None:
+    """A path as `Path`; None stays None."""
+    return None if path is None else Path(path)
+
+
+def run_path(run: TrainedRun | PathLike) -> Path:
+    """The folder of a run."""
+    return run if isinstance(run, Path) else Path(getattr(run, "path", run))
+
+
+def run_paths(runs: TrainedRun | PathLike | Sequence[TrainedRun | PathLike]) -> list[Path]:
+    """The folders of one or several runs."""
+    return [run_path(run) for run in (runs if isinstance(runs, list | tuple) else [runs])]  # type: ignore[arg-type]
+
+
+def names(words: str | Iterable[str]) -> tuple[str, ...]:
+    """One or several names as a tuple."""
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def tree(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Settings by their dotted names, e.g. {"training.epochs": 30}, as sections."""
+    from asmil.settings.config import merge, nested
+
+    sections: dict[str, Any] = {}
+    for name, value in (settings or {}).items():
+        sections = merge(sections, nested(name, value))
+    return sections
+
+
+def slide_engine(
+    engine: str, address: str | None, workers: int | None, device: str, item_timeout: float | None, n_slides: int
+) -> Engine:
+    """The engine for functions that work on stored features, slide by slide."""
+    from asmil.engine.inline import InlineEngine
+    from asmil.extraction.machine import ExtractionMachine
+
+    if engine == "local" and workers is None and item_timeout is None and n_slides <= FEW_SLIDES and address is None:
+        return InlineEngine(1, device)
+    return ExtractionMachine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
+
+
+def warn(*messages: str) -> None:
+    """Give each message as an `AsmilWarning`; the command prints them."""
+    for message in messages:
+        warnings.warn(message, AsmilWarning, stacklevel=3)
+
+
+def warn_of_kept(done: DoneBefore) -> None:
+    """Warn of kept results of other versions of asmil."""
+    warn(*done.notes)
+
+
+def warn_of_changed_labels(runs: Iterable[Path]) -> None:
+    """Warn of each run whose manifest has other labels than it was trained with."""
+    from asmil.runs.run import Run
+    from asmil.runs.stored_labels import label_changes
+
+    for run in runs:
+        changes = label_changes(Run(run))
+        if changes is not None:
+            warn(changes.sentence(f"the models of {run} were trained with the old ones"))
