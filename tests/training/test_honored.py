@@ -26,10 +26,10 @@ OTHER_TASKS = {
 }
 HONORED_METHODS = {
     "fused": {"asmil"},
-    "graphed": {"abmil", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "dsmil", "ibmil"},
-    "side_by_side": set(methods()) - {"aem", "deepattnmisl", "hdmil", "ibmil", "mhim"},
+    "graphed": {"abmil", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil"},
+    "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
 }
-"""By their declarations. Some need coordinates, or turn out not to be stackable when they are tried."""
+"""By their declarations; some turn out not to be stackable when they are tried."""
 
 
 def reason(executor, config, task=TASK):

@@ -44,6 +44,7 @@ from asmil.cli.help import Verb, Verbs
 from asmil.console import make_streams_safe
 from asmil.errors import AsmilError, printable
 from asmil.files import is_disk_full
+from asmil.machine.process import own_process
 from asmil.version import __version__
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -131,6 +132,7 @@ def _options(
 
 def main() -> NoReturn:
     """Run the command; a mistake is reported in one sentence and ends with an exit code other than zero."""
+    own_process()
     make_streams_safe()
     if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
