@@ -125,7 +125,7 @@ def test_an_interruption_is_told_and_keeps_what_is_finished(asmil_here, monkeypa
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("asmil.classic.jobs.train_side_by_side", interrupt)
+    monkeypatch.setattr("asmil.classic.jobs.train_parts", interrupt)
     done = asmil_here(*interrupted_arguments(tmp_path / "a.npz", tmp_path / "out"))
     assert done.returncode == 130
     assert "interrupted" in done.stderr

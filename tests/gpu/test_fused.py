@@ -53,12 +53,12 @@ def trainers(settings, seeds, folder):
 
 
 def fit(settings, seeds, folder=None, data=None):
-    from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.fused.train import fit_fused
     from asmil.training.resident import ResidentBags
 
     found = trainers(settings, seeds, folder)
     train, val = data or (labeled(0), labeled(1, 10))
-    fit_side_by_side(found, ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16), train, val)
+    fit_fused(found, ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16), train, val)
     return found
 
 

@@ -1,5 +1,7 @@
 """The state of the process that decides bits: set inside a block, for all threads, and restored after it."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -16,7 +18,9 @@ def zeros_among_denormals(n: int = 200_000) -> float:
 
 
 @pytest.fixture(params=[1, 2])
-def threads(request):
+def threads(request, monkeypatch):
+    """In a process of asmil's own, as the command has it."""
+    monkeypatch.setattr("asmil.machine.process._owned", True)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     zeros_among_denormals()  # torch's helper threads have begun, as they do in a process that did other things before
@@ -79,3 +83,27 @@ def test_a_block_in_another_thread_has_its_own_beginning_and_end(threads):
     worker.join()
     assert found == [1, 0]
     assert zeros_among_denormals() == 0
+
+
+def test_a_program_keeps_its_helper_threads(threads, monkeypatch):
+    """In a library call only the calling thread changes, and nothing is read or paused for the others."""
+    monkeypatch.setattr("asmil.machine.process._owned", False)
+    monkeypatch.setattr("asmil.machine.arithmetic._pause_helpers", lambda: pytest.fail("paused"))
+    with exact_arithmetic():
+        assert zeros_among_denormals(8) == 1
+        assert zeros_among_denormals() == (1 if threads == 1 else 0.5)
+    assert zeros_among_denormals() == 0
+    monkeypatch.setattr("asmil.machine.arithmetic._pause_helpers", lambda: None)
+    monkeypatch.setattr("asmil.machine.process._owned", True)
+
+
+def test_only_the_command_changes_torch(monkeypatch):
+    """A program that trains keeps its optimizers as torch made them."""
+    code = (
+        "import asmil, numpy as np, torch\n"
+        "bags = [np.random.default_rng(i).normal(size=(5, 8)).astype('float32') for i in range(4)]\n"
+        "asmil.MILClassifier('abmil', epochs=1, validation_share=0).fit(bags, [0, 1] * 2)\n"
+        "add = torch.optim.Optimizer.add_param_group.__wrapped__\n"
+        "assert getattr(add, '__dynamo_disable', None) is not add\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -57,19 +59,23 @@ def test_a_folder_that_was_there_stays(tmp_path):
     assert tmp_path.is_dir()
 
 
-def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
-    import asmil.machine.locks as locks
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path):
+    """A waiting process does not end up with the lock of a file that is gone."""
+    path, there = tmp_path / "lock", []
 
-    path, taken = tmp_path / "lock", []
-    original = locks._take
+    def wait_for_it():
+        with locked(path):
+            there.append(path.exists())
 
-    def take(file, busy):
-        original(file, busy)
-        taken.append(file)
-        if len(taken) == 1:
-            path.unlink()
-
-    monkeypatch.setattr(locks, "_take", take)
+    waiting = threading.Thread(target=wait_for_it)
     with locked(path):
-        assert path.exists()
-    assert len(taken) == 2
+        waiting.start()
+        time.sleep(0.2)
+        path.unlink()
+    waiting.join()
+    assert there == [True]
+
+
+def test_locks_of_one_process_exclude_each_other(tmp_path):
+    with locked(tmp_path / "lock"), pytest.raises(AsmilError, match="busy"), locked(tmp_path / "lock", "busy"):
+        pass

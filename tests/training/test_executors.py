@@ -11,8 +11,8 @@ from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
 from asmil.training import executors
-from asmil.training.executor_limits import fused_machine_reason, fused_settings_reason
 from asmil.training.fused.layout import BLOCK, Layout, Sizes
+from asmil.training.honored import FUSED
 from asmil.training.run import RunObserver, train_run
 
 WIDTH = 32
@@ -20,14 +20,14 @@ WIDTH = 32
 
 def reason(method="asmil", task=None, **changes):
     config = resolve(method, changes=changes)
-    return fused_settings_reason(config, build_model(config, WIDTH, 2, 0), task or Classification(["a", "b"]))
+    return FUSED.reason(config, build_model(config, WIDTH, 2, 0), task or Classification(["a", "b"]))
 
 
 @pytest.mark.parametrize("preset", ["paper", "recommended"])
 def test_the_presets_of_asmil_apply(preset):
     config = resolve("asmil", preset)
     for width in (384, 768, 1024, 1536):
-        assert fused_settings_reason(config, build_model(config, width, 2, 0), Classification(["a", "b"])) is None
+        assert FUSED.reason(config, build_model(config, width, 2, 0), Classification(["a", "b"])) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_does_not_apply_is_named(changes, named):
 def test_other_methods_and_tasks_do_not_apply():
     assert "abmil" in reason("abmil")
     assert reason(task=Regression(0.0, 1.0)) is not None
-    assert "cpu" in fused_machine_reason(torch.device("cpu"))
+    assert "cpu" in FUSED.machine(torch.device("cpu"))
 
 
 def test_fused_is_refused_where_it_cannot_be_used(small_cohort, tmp_path):

@@ -12,11 +12,13 @@ from asmil import AsmilError, Bag, MILClassifier, build
 from asmil.models.inference import infer
 from asmil.runs import checkpoint
 from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.runs.prediction import open_models
-from asmil.training.lockstep import train as lockstep
-from asmil.training.lockstep.rehearsal import NotSideBySide
-from asmil.training.lockstep.replicas import Replica
+from asmil.tasks.classification import Classification
+from asmil.training.labeled_bags import BagList, LabeledBags
+from asmil.training.loop import Trainer
 from asmil.training.run import train_run
+from asmil.training.side_by_side.train import fit_side_by_side
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +95,16 @@ def test_the_classifier_refuses_an_undefined_prediction():
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_trainings_side_by_side_refuse_undefined_predictions(monkeypatch, together):
-    bags = [torch.randn(5, 64, generator=torch.Generator().manual_seed(i)) for i in range(6)]
-    targets = np.array([0, 1] * 3)
-    bags[5] = torch.full((5, 64), 3e38)  # seen only when all bags are predicted
-    replica = Replica(np.arange(4), np.zeros(64, np.float32), np.ones(64, np.float32), seed=0)
-    if not together:
-
-        def never(*arguments):
-            raise NotSideBySide("asked")
-
-        monkeypatch.setattr(lockstep, "SideBySide", never)
+def test_trainings_refuse_undefined_predictions(together):
+    bags = [Bag(torch.randn(5, 64, generator=torch.Generator().manual_seed(i)), id=f"bag {i}") for i in range(5)]
+    # seen only when all bags are predicted
+    every = BagList([*bags, Bag(torch.full((5, 64), 3e38), id="bag 5", validated=True)])
     config = resolve("abmil", changes={"training": {"epochs": 1}})
+    trainer = Trainer(build_model(config, 64, 2, 0), Classification(["a", "b"]), config, seed=0)
+    trainer.on_epoch = lambda record: trainer.logits(every)
+    train = LabeledBags(BagList(bags[:4]), np.array([0, 1] * 2))
     with pytest.raises(AsmilError, match="bag 5"):
-        lockstep.train_side_by_side(config, bags, targets, 2, [replica], 0, every_epoch=False)
+        if together:
+            fit_side_by_side([trainer], [train], [None])
+        else:
+            trainer.fit(train, None)

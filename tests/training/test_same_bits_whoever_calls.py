@@ -21,9 +21,9 @@ from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.training.estimator import MILClassifier
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.lockstep import Replica, train_side_by_side
 from asmil.training.loop import Trainer
 from asmil.training.run import RunObserver, train_run
+from asmil.training.side_by_side.train import fit_side_by_side
 from training_until_killed import train_until_killed
 
 CHANGES = {
@@ -50,8 +50,8 @@ def cohort(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def process_state():
-    """Sets what a process may have set before it trains; torch's helper threads have begun in that state."""
+def process_state(monkeypatch):
+    """Sets what a program may have set before it trains; torch's helper threads have started in that state."""
     threads_before = torch.get_num_threads()
 
     def put(flush: bool, threads: int, onednn: bool = True) -> None:
@@ -62,7 +62,8 @@ def process_state():
 
     yield put
     put(False, threads_before)
-    with exact_arithmetic():  # helper threads that began in the state of a test end
+    monkeypatch.setattr("asmil.machine.process._owned", True)
+    with exact_arithmetic():  # helper threads that started in the state of a test end
         pass
 
 
@@ -112,15 +113,19 @@ def second_moments() -> list[torch.Tensor]:
     return [state["exp_avg_sq"] for state in trainer.optimizer.state.values()]
 
 
-def test_the_loop_computes_the_same_whatever_the_caller_did_with_denormals(process_state):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_loop_computes_the_same_whatever_the_caller_did_with_denormals(process_state, threads):
     found = []
     for flush in (False, True):
-        process_state(flush=flush, threads=1)
+        process_state(flush=flush, threads=threads)
         found.append(second_moments())
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     tiny = torch.finfo(torch.float32).tiny
     torch.set_flush_denormal(False)
-    assert not any(((moment != 0) & (moment < tiny)).any() for moment in found[0])
+    normal = [[moment.where(moment >= tiny, 0) for moment in moments] for moments in found]
+    assert all(torch.equal(moment, other) for moment, other in zip(*normal, strict=True))
+    if threads == 1:  # the helper threads of a program are its own
+        assert all(torch.equal(moment, flushed) for moment, flushed in zip(found[0], normal[0], strict=True))
+        assert all(torch.equal(moment, other) for moment, other in zip(*found, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
@@ -140,6 +145,6 @@ def test_the_estimator_and_side_by_side_leave_the_process_as_it_was(process_stat
     labels = np.arange(6) % 2
     MILClassifier("abmil", epochs=1, device="cpu").fit(bags, labels).predict_proba(bags)
     config = resolve("abmil", changes=CHANGES)
-    replica = Replica(np.arange(4), np.zeros(24), np.ones(24), 0)
-    train_side_by_side(config, bags, labels, 2, [replica], order_seed=0, every_epoch=False)
+    trainer = Trainer(build_model(config, 24, 2, 0), Classification(["a", "b"]), config, seed=0)
+    fit_side_by_side([trainer], [LabeledBags(InMemory(), labels)], [None])
     assert bool(torch.tensor(torch.finfo(torch.float32).tiny) * 0.5 == 0) is flush

@@ -10,26 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from asmil.classic.bag_set import BagSet
 from asmil.classic.baselines import BASELINES
-from asmil.classic.folds import Fold, make_folds, scaling
+from asmil.classic.folds import Fold, make_folds
 from asmil.classic.rules import RuleResult, joined_result, read_rules
 from asmil.classic.settings import Contender
+from asmil.classic.training import train_parts
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
 from asmil.files import write_json
 from asmil.machine.arithmetic import exact_arithmetic
-from asmil.runs.config import RunConfig
 from asmil.settings.config import flat
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record
-from asmil.tables.arrays import Integers
-from asmil.training.lockstep import Replica, train_side_by_side
 from asmil.version import __version__
 
-N_CLASSES = 2
 JOBS = "jobs"
 
 
@@ -52,11 +47,14 @@ def run_job(job: Job, bag_set: BagSet) -> dict[str, Any]:
     """The result of a job as JSON: accuracy of every fold by every rule."""
     began = time.perf_counter()
     folds = make_folds(bag_set, job.n_folds, job.seed)
-    config = job.contender.config
+    config, one_at_a_time = job.contender.config, None
     if config is None:
         rules = {"last": _predict_baseline(job.contender.method, bag_set, folds, job.seed)}
     else:
-        rules = read_rules(_train(config, bag_set, folds, job.seed), bag_set.label, folds)
+        # a training on all training bags of each fold, and one on its `fit` part
+        parts = [fold.train for fold in folds] + [fold.fit for fold in folds]
+        probabilities, one_at_a_time = train_parts(config, bag_set, parts, job.seed)
+        rules = read_rules(probabilities, bag_set.label, folds)
     return {
         "set": job.set_name,
         "method": job.contender.method,
@@ -65,6 +63,7 @@ def run_job(job: Job, bag_set: BagSet) -> dict[str, Any]:
         "seed": job.seed,
         "rules": {rule: asdict(result) for rule, result in rules.items()},
         "seconds": round(time.perf_counter() - began, 2),
+        **({} if one_at_a_time is None else {"one_at_a_time": one_at_a_time}),
         "made_from": job.made_from(bag_set),
         "asmil": __version__,
     }
@@ -89,22 +88,8 @@ class ClassicWorker:
         return result
 
 
-def _train(config: RunConfig, bag_set: BagSet, folds: list[Fold], seed: int) -> NDArray[np.float64]:
-    """Probabilities E x 2F x B x K: a training on all training bags of a fold, and one on its `fit` part."""
-    parts = [fold.train for fold in folds] + [fold.fit for fold in folds]
-    replicas = [_replica(bag_set, part, seed, number) for number, part in enumerate(parts)]
-    bags = [torch.from_numpy(bag) for bag in bag_set.bags()]
-    return train_side_by_side(config, bags, bag_set.label, N_CLASSES, replicas, order_seed=seed, every_epoch=True)
-
-
-def _replica(bag_set: BagSet, train: Integers, seed: int, number: int) -> Replica:
-    center, scale = scaling(bag_set, train)
-    own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-    return Replica(train, center, scale, own_seed)
-
-
 def _predict_baseline(method: str, bag_set: BagSet, folds: list[Fold], seed: int) -> RuleResult:
-    scores = np.zeros((bag_set.n_bags, N_CLASSES))
+    scores = np.zeros((bag_set.n_bags, 2))
     for fold in folds:
         scores[fold.test] = BASELINES[method].predict(bag_set, fold.train, fold.test, seed)
     return joined_result(scores, bag_set.label, folds, [])

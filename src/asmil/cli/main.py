@@ -45,6 +45,7 @@ from asmil.cli import (
 from asmil.console import make_streams_safe, messages, say
 from asmil.errors import AsmilError, AsmilWarning, printable
 from asmil.files import is_disk_full
+from asmil.machine.process import own_process
 from asmil.version import __version__
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -141,6 +142,7 @@ def _options(
 
 def main() -> NoReturn:
     """Run the command; a mistake is reported in one sentence and ends with an exit code other than zero."""
+    own_process()
     make_streams_safe()
     if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ from asmil.engine.jobs import (
 )
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
+from asmil.machine.process import own_process
 
 _Job = tuple[int, Any]
 _TELL_EVERY_S = 0.2
@@ -36,6 +37,7 @@ _TELL_EVERY_S = 0.2
 
 def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, concurrency: int) -> None:
     """Make the worker and let it do jobs until the pipe closes, which it does whenever the other side is gone."""
+    own_process()
     # Ctrl-C in a terminal reaches all processes; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)

@@ -20,6 +20,7 @@ from asmil.engine.jobs import (
     progress_told_to,
 )
 from asmil.errors import AsmilError
+from asmil.machine.process import own_process
 
 _NOTE_AFTER_S = 30.0
 _ASKED_IN_A_TIMEOUT = 10
@@ -39,6 +40,7 @@ class Remote:
         """Make the worker; Ray has hidden all GPUs but those of this actor."""
         import ray
 
+        own_process()
         util: Any = ray.util  # its functions are not typed
         place = Place(self._slot, "cuda:0" if ray.get_gpu_ids() else "cpu")
         try:

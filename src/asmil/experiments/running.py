@@ -175,13 +175,13 @@ def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
     """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
     from asmil.runs.model import build_model
     from asmil.tasks.classification import Classification
-    from asmil.training.executor_limits import fused_settings_reason
+    from asmil.training.honored import FUSED
 
     if cohort.task != "classification":
         return False
     width = USUAL_WIDTH if cohort.synthetic is None else cohort.synthetic.width
     config = trial.config({"task": {"kind": cohort.task}})
-    return fused_settings_reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None
+    return FUSED.reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None
 
 
 @dataclass(frozen=True)

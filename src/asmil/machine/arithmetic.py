@@ -1,9 +1,10 @@
 """The state of the process that affects the bits of a result, made the same for every caller.
 
-- Denormal numbers (below 1e-38) are computed with, or replaced by zero. Gradients of a loss that is nearly 0 are
-  denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread;
-  torch's helper threads have it as their caller had it when they began.
-- The number of threads decides in which order torch takes long sums.
+- Denormal numbers (below 1e-38) can be computed with or replaced by zero. Gradients of a loss that is nearly 0 are
+  denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread,
+  and torch's helper threads inherit it from their caller when they start. In a process of its own, asmil restarts
+  them; in another program, it leaves them alone, and denormal numbers are zero in the calling thread only.
+- The number of threads decides in which order torch computes long sums.
 - oneDNN computes some of torch's products, and without it they are rounded differently. torch itself turns it off, for
   the whole process, after a product in bf16 on a CPU that has no bf16.
 """
@@ -18,6 +19,8 @@ from pathlib import Path
 from threading import local
 
 import torch
+
+from asmil.machine.process import owns_process
 
 _inside = local()
 _PAUSE_SOFT = 1
@@ -56,9 +59,9 @@ def _flushes_denormals() -> bool:
 
 
 def _flush_denormals(on: bool) -> None:
-    """Set it for the calling thread, and restart torch's helper threads, which then inherit it."""
+    """Set it for the calling thread and, in a process of asmil's own, restart torch's helper threads, which inherit it."""
     torch.set_flush_denormal(on)
-    pause = _pause_helpers()
+    pause = _pause_helpers() if owns_process() else None
     if pause is not None:
         pause(_PAUSE_SOFT)
 
@@ -67,8 +70,8 @@ def _flush_denormals(on: bool) -> None:
 def _pause_helpers() -> ctypes._NamedFuncPointer | None:
     """OpenMP's function that ends the helper threads of the calling thread until they are needed again.
 
-    It must be of the very library that torch has loaded, whose name differs among builds. None: not Linux, or another
-    library, whose threads keep the state in which they began.
+    It must belong to the library that torch has loaded, whose name differs between builds. None: not Linux, or another
+    library, whose threads keep the state in which they started.
     """
     maps = Path("/proc/self/maps")
     if not maps.exists():

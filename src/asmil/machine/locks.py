@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asmil.errors import AsmilError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such lock; two writers of one folder are then the user's to avoid
-    fcntl = None  # type: ignore[assignment]
+from asmil.errors import AsmilError
 
 
 @contextmanager
 def locked(path: Path, busy: str | None = None) -> Iterator[None]:
-    """Hold the lock of the file `path`, which is made if it is missing and stays.
+    """Hold the lock of the file `path`, which is created if it is missing.
 
     busy: refuse with this sentence when another process holds the lock; default: wait for it
     """
-    while True:
-        with path.open("a") as file:
-            _take(file.fileno(), busy)
-            if _is_still_there(file.fileno(), path):
-                yield
-                return
+    lock = FileLock(path, timeout=-1 if busy is None else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise AsmilError(str(busy)) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -40,25 +39,9 @@ def locked_folder(folder: Path, name: str, busy: str) -> Iterator[None]:
                 yield
             finally:
                 if made and {path.name for path in folder.iterdir()} == {name}:
-                    (folder / name).unlink()
+                    with suppress(PermissionError):  # Windows removes the file when the lock is released
+                        (folder / name).unlink()
     finally:
         with suppress(OSError):  # not empty: it is in use
             for path in made:
                 path.rmdir()
-
-
-def _take(file: int, busy: str | None) -> None:
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise AsmilError(str(busy)) from None
-
-
-def _is_still_there(file: int, path: Path) -> bool:
-    """Whether the open file is the one at `path`: another process may have removed it before this one got the lock."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False

@@ -26,7 +26,7 @@ from asmil.files import replacing, write_json
 from asmil.settings.documents import one_line
 
 Count = Annotated[int, Field(ge=0)]
-Executor = Literal["plain", "graphed", "fused"]
+Executor = Literal["plain", "graphed", "fused", "side_by_side"]
 DIGEST = "digest"
 """Key in the header's state: the digest that the content is compared with when the file is loaded."""
 _OF_0_1 = {f"embedding.{leaf}": f"embedding.layers.0.{leaf}" for leaf in ("weight", "bias")}

@@ -1,4 +1,15 @@
-"""How the trainings of a fold run: fused kernels or CUDA graphs (all seeds at once), or plain PyTorch."""
+"""How the steps of a training are executed.
+
+| executor | steps | used by |
+| --- | --- | --- |
+| plain | `loop.py`, one training at a time | everything that no other executor honors |
+| graphed | `graphed/step.py`, CUDA graphs, the seeds of a fold at the same time | GPUs |
+| fused | `fused/step.py`, kernels of ASMIL, the seeds of a fold at once | GPUs |
+| side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once | `asmil classic` |
+
+All share one loop: `Trainer.session` does everything else, and yields when the steps of an epoch are due. `honored.py`
+declares what each executor honors. This module chooses the executor for the trainings of a run.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +22,8 @@ import torch
 from asmil.errors import AsmilError
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import Executor, Progress
-from asmil.training.executor_limits import (
-    fused_machine_reason,
-    fused_settings_reason,
-    graphed_machine_reason,
-    graphed_settings_reason,
-)
 from asmil.training.fold_seed_job import FoldSeedJob
+from asmil.training.honored import FUSED, GRAPHED, HONORED
 from asmil.training.loop import Trainer
 from asmil.training.setup import uses_bf16
 
@@ -83,11 +89,10 @@ class JobRunner:
         """Why an executor cannot train a job here, or None if it can."""
         if executor == "plain":
             return None
-        device, settings = job.data.device, (job.config, *job.model_and_task())
-        if executor == "fused":
-            reason = fused_machine_reason(device) or fused_settings_reason(*settings)
-        else:
-            reason = graphed_machine_reason(device) or graphed_settings_reason(*settings)
+        if executor not in PREFERENCE:
+            return "it trains small benchmark sets (asmil classic)"
+        honored = HONORED[executor]
+        reason = honored.machine(job.data.device) or honored.reason(job.config, *job.model_and_task())
         if reason is None and self._pool_with(job) is None:
             reason = "the features of the training and validation slides do not fit into GPU memory"
         return reason
@@ -98,7 +103,7 @@ class JobRunner:
             return 1
         model, pool = job.model_and_task()[0], self._resident(job)
         if executor == "fused":
-            from asmil.training.fused.side_by_side import members_that_fit
+            from asmil.training.fused.train import members_that_fit
 
             return members_that_fit(model, pool)
         from asmil.training.graphed.train import trainings_that_fit
@@ -114,9 +119,9 @@ class JobRunner:
         for job, trainer in zip(jobs, trainers, strict=True):
             on_start(job, trainer.total_epochs)
         if executor == "fused":
-            from asmil.training.fused.side_by_side import fit_side_by_side
+            from asmil.training.fused.train import fit_fused
 
-            fit_side_by_side(trainers, self._resident(jobs[0]), train, val)
+            fit_fused(trainers, self._resident(jobs[0]), train, val)
         elif executor == "graphed":
             from asmil.training.graphed.train import fit_graphed
 
@@ -166,9 +171,9 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
 
 def executor_here(device: torch.device) -> str:
     """The executors used on a device with default settings, as a phrase."""
-    reason = graphed_machine_reason(device)
+    reason = GRAPHED.machine(device)
     if reason is not None:
         return f"plain PyTorch ({reason})"
     graphs = "CUDA graphs for the attention methods whose bags can be padded, all seeds of a fold at once"
-    reason = fused_machine_reason(device)
+    reason = FUSED.machine(device)
     return f"fused kernels for asmil, {graphs}" if reason is None else f"{graphs} ({reason})"

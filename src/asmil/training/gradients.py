@@ -51,14 +51,20 @@ class StepGradients:
 
         weight: multiplies the gradient; the returned parts of the loss do not include it
         """
+        output, parts = self.loss_of(bag, target)
+        total = parts["loss"]
+        if self.anchor_share is not None and "anchor" in parts:
+            self._add_capped(weight * (total - parts["anchor"]) / size, weight * parts["anchor"] / size)
+        else:
+            (weight * total / size).backward()
+        return output, parts
+
+    def loss_of(self, bag: Bag, target: Tensor) -> tuple[Output, Parts]:
+        """The output and the loss of one bag, with gradients."""
         with self._autocast(bag.features):
             output, penalties = self._forward(bag)
             loss = self.model.loss([output], target, self.task)
             total = sum(penalties.values(), loss.total)
-        if self.anchor_share is not None and "anchor" in penalties:
-            self._add_capped(weight * (total - penalties["anchor"]) / size, weight * penalties["anchor"] / size)
-        else:
-            (weight * total / size).backward()
         return output, {"loss": total, **loss.parts, **penalties}
 
     def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:
@@ -66,11 +72,11 @@ class StepGradients:
         with self._autocast(bags[0].features):
             outputs, penalties = zip(*(self._forward(bag) for bag in bags), strict=True)
             loss = self.model.loss(list(outputs), targets, self.task)
-            extra = [penalty for one in penalties for penalty in one.values()]
+            extra = [penalty for of_bag in penalties for penalty in of_bag.values()]
             total = loss.total + torch.stack(extra).sum() / len(bags) if extra else loss.total
         if total.requires_grad:
             total.backward()
-        return outputs[-1], [{"loss": total, **loss.parts, **one} for one in penalties]
+        return outputs[-1], [{"loss": total, **loss.parts, **of_bag} for of_bag in penalties]
 
     def of_padded(self, features: Tensor, mask: Tensor, targets: Tensor, share: float = 1.0) -> tuple[Output, Parts]:
         """Add the gradient of the mean loss of B bags (B x L x D, masks B x L), which are computed at once.
@@ -124,7 +130,7 @@ class StepGradients:
         Norms are computed over the parameters that the anchor's gradient reaches, those that the scores depend on.
         """
         assert self.anchor_share is not None
-        parameters = [one for one in self.model.parameters() if one.requires_grad]
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         of_own = torch.autograd.grad(own, parameters, retain_graph=True, allow_unused=True)
         of_anchor = torch.autograd.grad(anchor, parameters, allow_unused=True)
         reached = [pair for pair in zip(of_own, of_anchor, strict=True) if pair[1] is not None]
@@ -143,6 +149,6 @@ class StepGradients:
 
 def _norm(gradients: Iterable[Tensor | None]) -> Tensor:
     """The joint norm of some gradients; a missing gradient counts as 0."""
-    norms = [torch.linalg.vector_norm(one.float()) for one in gradients if one is not None] or [torch.zeros(())]
+    norms = [torch.linalg.vector_norm(part.float()) for part in gradients if part is not None] or [torch.zeros(())]
     total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total

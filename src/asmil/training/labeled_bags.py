@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,6 +44,7 @@ class LabeledBags:
         by default the targets, which must then be class indices
     stratum_names: the names of these groups
     weights: weight of the loss of each bag, 1 on average; None: all equal
+    own_order: from the number of an epoch (from 0) to the order of its bags; None: drawn by the training
     """
 
     bags: BagSource
@@ -51,6 +52,7 @@ class LabeledBags:
     strata: npt.NDArray[np.int64] | None = None
     stratum_names: tuple[str, ...] = ()
     weights: npt.NDArray[np.float64] | None = None
+    own_order: Callable[[int], list[int]] | None = None
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:

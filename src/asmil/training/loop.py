@@ -212,15 +212,20 @@ class Trainer:
 
     def epoch_order(self, train: LabeledBags) -> list[int]:
         """The order of the bags in the next epoch."""
-        draw = np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch])
-        return train.order(draw, balanced=self.settings.sampling == "balanced")
+        balanced = self.settings.sampling == "balanced"
+        if train.own_order is not None and not balanced:
+            return train.own_order(self.progress.epoch)
+        return train.order(np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch]), balanced)
+
+    def lr_factor(self, step: int, steps_per_epoch: int) -> float:
+        """The factor of the base learning rate at a step (0-based) of the stage."""
+        return lr_factor(step, steps_per_epoch * self.epochs, steps_per_epoch, self.settings)
 
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
         order = self.epoch_order(train)
         group = self.settings.bags_per_step
-        steps_an_epoch = -(-len(order) // group)
-        total_steps = steps_an_epoch * self.epochs
+        steps_per_epoch = -(-len(order) // group)
         if progress.position == 0:
             self.losses = torch.zeros(len(order), 0, dtype=torch.float64, device=self.device)
         started = time.monotonic() - progress.seconds
@@ -229,9 +234,9 @@ class Trainer:
         own = [order[place] for step in steps for place in self.processes.share_of(step)]
         with closing(_generator(train.bags.stream(own))) as bags:
             for step in steps:
-                set_lr(self.optimizer, lr_factor(progress.step, total_steps, steps_an_epoch, self.settings))
+                set_lr(self.optimizer, self.lr_factor(progress.step, steps_per_epoch))
                 self.optimizer.zero_grad(set_to_none=True)
-                self.model.before_step(progress.step, total_steps)
+                self.model.before_step(progress.step, steps_per_epoch * self.epochs)
                 last = self._add_gradients(bags, order, step, train)
                 self._share_gradients(step)
                 clip_gradients(self.optimizer, self.settings.clip_norm)
@@ -247,7 +252,7 @@ class Trainer:
                     self._save_if_due(force=should_stop())
                     if should_stop():
                         raise Interrupted
-        self.refuse_divergence(order, train)
+        self._refuse_divergence(order, train)
 
     def _add_gradients(
         self, bags: Iterator[Bag], order: list[int], step: range, train: LabeledBags
@@ -322,7 +327,18 @@ class Trainer:
         self.losses[self.progress.position] = torch.stack([value.detach().double() for value in parts.values()])
         self.progress.position += 1
 
-    def refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
+    def note_epoch(self, losses: Tensor, order: list[int], train: LabeledBags, seconds: float) -> None:
+        """Record the steps of a whole epoch, which an executor has taken.
+
+        losses: bags x parts, in the order of the epoch and of `progress.part_names`, in float64
+        """
+        self.losses = losses
+        self.progress.position = len(order)
+        self.progress.step += -(-len(order) // self.settings.bags_per_step)
+        self.progress.seconds = seconds
+        self._refuse_divergence(order, train)
+
+    def _refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
         """Raise if a loss of the epoch is not finite; the error names the slide."""
         broken = torch.nonzero(~torch.isfinite(self.losses[:, 0])).flatten()
         if len(broken):
@@ -374,12 +390,14 @@ class Trainer:
 
     def validate(self, labeled: LabeledBags, on_output: OutputObserver | None = None) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""
-        if self.evaluator is not None:
-            return self.task.measure(labeled.targets, self.evaluator.logits(labeled.bags))
-        return self.task.measure(labeled.targets, self._shared_logits(labeled.bags, on_output))
+        return self.task.measure(labeled.targets, self.logits(labeled.bags, on_output))
 
-    def _shared_logits(self, bags: BagSource, on_output: OutputObserver | None) -> Tensor:
-        """The logits of all bags; every process computes a share of them."""
+    def logits(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
+        """Logits, n x C, of all bags during the training: by its executor, or a share of them in every process."""
+        if self.evaluator is not None:
+            logits = self.evaluator.logits(bags)
+            _refuse_undefined(logits, bags)
+            return logits
         if self.processes.count == 1:
             return self.predict(bags, on_output)
         share = self.processes.share_of(range(len(bags)))
@@ -494,6 +512,16 @@ class Trainer:
 def seed_number(seed: int, fold: int, purpose: int, *more: int) -> int:
     """A reproducible seed for one purpose of a training's randomness."""
     return int(np.random.SeedSequence([seed, fold, purpose, *more]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _refuse_undefined(logits: Tensor, bags: BagSource) -> None:
+    """Raise if logits are not finite; the error names the bag."""
+    broken = torch.nonzero(~logits.isfinite().all(dim=1)).flatten().tolist()
+    for bag in bags.stream(broken[:1]):
+        raise AsmilError(
+            f"{bag.id}: the model's logits are not finite, so there is no prediction; check the features of this slide "
+            "for very large values, and the weights of the model"
+        )
 
 
 def _generator(bags: Iterator[Bag]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asmil.machine.process import owns_process
 from asmil.models.base import MILModel
 from asmil.runs.config import TrainingConfig
 
@@ -22,7 +23,8 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
 
     adam adds the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
     """
-    _leave_compiler_out()
+    if owns_process():
+        _leave_compiler_out()
     groups: list[dict[str, Any]] = []
     for group in model.parameter_groups():
         groups += _by_decay({"lr": config.lr, "weight_decay": config.weight_decay, **group}, config.decay)
@@ -41,7 +43,8 @@ def _leave_compiler_out() -> None:
     """Let torch create and save optimizers without importing its compiler, which takes seconds and is not needed.
 
     torch excludes these functions from compilation by wrapping each one with a function of the compiler at its first
-    call, unless it is already wrapped. Without a wrapper they are called directly.
+    call, unless it is already wrapped. Without a wrapper they are called directly. This changes torch for the whole
+    process.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -99,16 +102,16 @@ def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) ->
         nn.utils.clip_grad_norm_(shared, clip_norm)
 
 
-def lr_factor(step: int, steps: int, steps_an_epoch: int, config: TrainingConfig) -> float:
+def lr_factor(step: int, steps: int, steps_per_epoch: int, config: TrainingConfig) -> float:
     """The factor of the base learning rate at a step (0-based) of `steps`.
 
     Warm-up: (step + 1) / (warm-up steps + 1). Then cosine from 1 to lr_min / lr, (1 + cos(pi progress)) / 2, or
     constant 1. Every past epoch in `lr_drops` multiplies it by `lr_drop_factor`.
     """
-    warmup_steps = round(steps_an_epoch * config.warmup_epochs)
+    warmup_steps = round(steps_per_epoch * config.warmup_epochs)
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
-    drops = sum(step >= epoch * steps_an_epoch for epoch in config.lr_drops)
+    drops = sum(step >= epoch * steps_per_epoch for epoch in config.lr_drops)
     factor = config.lr_drop_factor**drops
     if config.schedule == "constant":
         return factor

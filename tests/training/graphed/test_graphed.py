@@ -10,9 +10,9 @@ from asmil.runs.epochs import read_epochs
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
-from asmil.training.executor_limits import graphed_machine_reason, graphed_settings_reason
 from asmil.training.graphed.step import padded_length
 from asmil.training.graphed.train import fit_graphed
+from asmil.training.honored import GRAPHED
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
@@ -185,7 +185,7 @@ def test_lengths_between_2000_and_20000_are_few():
 
 def reason(method, task=None, model=None, **changes):
     config = resolve(method, changes={"model": model or {}, **changes})
-    return graphed_settings_reason(config, build_model(config, 32, 2, 0), task or Classification(["a", "b"]))
+    return GRAPHED.reason(config, build_model(config, 32, 2, 0), task or Classification(["a", "b"]))
 
 
 @pytest.mark.parametrize("method", sorted(STILL))
@@ -219,7 +219,7 @@ def test_what_does_not_apply_is_named(method, changes, named):
 
 def test_other_tasks_and_machines_do_not_apply():
     assert reason("abmil", task=Regression(0.0, 1.0)) is not None
-    assert "cpu" in graphed_machine_reason(torch.device("cpu"))
+    assert "cpu" in GRAPHED.machine(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", ["transmil", "mhim", "dtfd"])

@@ -4,5 +4,5 @@ One step computes what `Trainer` computes with `models/asmil.py`, `attention/anc
 lie on the device (`resident.py`), all weights of a training in one flat buffer (`layout.py`, `weights.py`), and a step
 is about twenty small kernels (`*_kernels.py`), recorded once as a CUDA graph (`step.py`). The models, optimizers and
 anchors of the trainings are views of these buffers (`members.py`), so that validation, checkpoints and recordings of
-the one training loop read them as they are. `executor_limits.py` decides for which settings, `side_by_side.py` trains.
+the one training loop read them as they are. `honored.py` declares for which settings, `train.py` trains.
 """

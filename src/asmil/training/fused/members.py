@@ -12,7 +12,6 @@ from torch import Tensor
 
 from asmil.attention.anchor import Anchor
 from asmil.cohort.bag import Bag
-from asmil.errors import AsmilError
 from asmil.models.asmil import ASMIL
 from asmil.tasks.classification import Classification
 from asmil.training.fused.forward import Dropped, Forward
@@ -21,7 +20,7 @@ from asmil.training.fused.step import Step, StepSettings
 from asmil.training.fused.weights import Weights
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer, seed_number
-from asmil.training.optimization import lr_factor, set_lr
+from asmil.training.optimization import set_lr
 from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 
@@ -41,13 +40,13 @@ class Members:
         self.trainers = list(trainers)
         self.bags = bags
         self.train = train
-        self.places = torch.tensor(bags.numbers(train.bags), dtype=torch.int32)
-        bags.set_targets(self.places.tolist(), train.targets)
+        self.numbers = torch.tensor(bags.numbers(train.bags), dtype=torch.int32)
+        bags.set_targets(self.numbers.tolist(), train.targets)
         first = self.trainers[0]
         assert isinstance(first.model, ASMIL)
         self.weights = Weights(Sizes.of(first.model), len(trainers), first.device, bags.features.dtype)
-        longest = bags.longest(self.places.tolist())
-        self.step = Step(self.weights, bags, _settings(first), longest, len(self.places), self._schedule(first))
+        longest = bags.longest(self.numbers.tolist())
+        self.step = Step(self.weights, bags, _settings(first), longest, len(self.numbers), self._schedule(first))
         if first.device.type == "cuda":
             self.step.record()
         self._steps: dict[int, Tensor] = {}
@@ -60,9 +59,9 @@ class Members:
 
     def _schedule(self, trainer: Trainer) -> Tensor:
         """For `adam_kernel`: the values that depend on the step number."""
-        a_epoch = len(self.places)
-        steps = a_epoch * trainer.epochs
-        lr = trainer.settings.lr * np.array([lr_factor(s, steps, a_epoch, trainer.settings) for s in range(steps)])
+        per_epoch = len(self.numbers)
+        steps = per_epoch * trainer.epochs
+        lr = trainer.settings.lr * np.array([trainer.lr_factor(step, per_epoch) for step in range(steps)])
         beta1, beta2 = trainer.settings.betas
         n = np.arange(1, steps + 1)
         return torch.from_numpy(np.stack([lr / (1 - beta1**n), np.sqrt(1 - beta2**n)], axis=1))
@@ -96,7 +95,7 @@ class Members:
         """The steps of one epoch of every training."""
         started = time.monotonic()
         orders = [torch.tensor(trainer.epoch_order(self.train)) for trainer in self.trainers]
-        self.step.order.copy_(self.places[torch.stack(orders)])
+        self.step.order.copy_(self.numbers[torch.stack(orders)])
         self.step.run_epoch()
         losses = self.step.epoch_losses.double().cpu()  # synchronizes with the GPU
         for p, trainer in enumerate(self.trainers):
@@ -105,20 +104,14 @@ class Members:
 
     def _note_epoch(self, trainer: Trainer, losses: Tensor, order: list[int], seconds: float) -> None:
         """Update the trainer's progress as if it had taken these steps."""
-        progress, names = trainer.progress, ["loss", trainer.task.loss_name]
+        names = ["loss", trainer.task.loss_name]
         parts = losses[:, :1]
         if "anchor" in trainer.stabilizers:
             parts, names = losses, [*names, "anchor"]
-        trainer.losses = torch.cat([parts.sum(dim=1, keepdim=True), parts], dim=1)
-        progress.part_names = names
-        progress.position = len(order)
-        progress.step += len(order)
-        progress.seconds = seconds
-        set_lr(
-            trainer.optimizer,
-            lr_factor(progress.step - 1, len(order) * trainer.epochs, len(order), trainer.settings),
-        )
-        trainer.refuse_divergence(order, self.train)
+        trainer.progress.part_names = names
+        set_lr(trainer.optimizer, trainer.lr_factor(trainer.progress.step + len(order) - 1, len(order)))
+        losses = torch.cat([parts.sum(dim=1, keepdim=True), parts], dim=1)
+        trainer.note_epoch(losses, order, self.train, seconds)
 
 
 class MemberEvaluator:
@@ -132,7 +125,6 @@ class MemberEvaluator:
         """Logits of all bags of a source, n x C."""
         found = [forward.logits[:n] for n, forward in self._passes(self.members.bags.numbers(bags))]
         logits = torch.cat([part.cpu() for part in found]) if len(found) == 1 else torch.cat(found).cpu()
-        self._refuse_not_finite(logits, bags)
         return logits
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
@@ -159,15 +151,6 @@ class MemberEvaluator:
             forward.bag.copy_(torch.tensor(here + [filler] * (forward.slots - len(here)), dtype=torch.int32))
             forward.infer()
             yield len(here), forward
-
-    def _refuse_not_finite(self, logits: Tensor, bags: BagSource) -> None:
-        broken = torch.nonzero(~logits.isfinite().all(dim=1)).flatten().tolist()
-        if broken:
-            name = self.members.bags.names[self.members.bags.numbers(bags)[broken[0]]]
-            raise AsmilError(
-                f"{name}: the model's logits are not finite, so there is no prediction; check the features of this "
-                "slide for very large values, and the weights of the model"
-            )
 
 
 def _settings(trainer: Trainer) -> StepSettings:

@@ -21,7 +21,7 @@ from asmil.runs.config import TrainingConfig
 from asmil.training.gradients import Parts
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.optimization import clip_gradients, lr_factor
+from asmil.training.optimization import clip_gradients
 from asmil.training.resident import ResidentBags
 
 WARM_UPS = 2
@@ -79,8 +79,7 @@ class Steps:
             self._side = torch.cuda.Stream(device)
         groups = trainer.optimizer.param_groups
         per_epoch = -(-count // settings.batch)
-        total = per_epoch * trainer.epochs
-        factors = torch.tensor([lr_factor(step, total, per_epoch, settings) for step in range(total)])
+        factors = torch.tensor([trainer.lr_factor(step, per_epoch) for step in range(per_epoch * trainer.epochs)])
         base = torch.tensor([float(group["base_lr"]) for group in groups])
         self._rates = (factors.unsqueeze(1) * base).to(device, torch.float32)
         self._rate = self._rates[:1].clone()

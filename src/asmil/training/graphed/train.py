@@ -69,12 +69,7 @@ class _Member:
 
     def end_epoch(self, seconds: float) -> None:
         """Read the losses of the epoch and count its steps."""
-        trainer, progress = self.trainer, self.trainer.progress
-        trainer.losses = self.steps.losses.double()
-        progress.position = len(self.order)
-        progress.step += -(-len(self.order) // trainer.settings.batch)
-        progress.seconds = seconds
-        trainer.refuse_divergence(self.order, self.train)
+        self.trainer.note_epoch(self.steps.losses.double(), self.order, self.train, seconds)
 
 
 def _run_epochs(members: Sequence[_Member]) -> None:
@@ -131,9 +126,6 @@ class ResidentEvaluator:
             features, mask = pool.padded(numbers)
             outputs, _ = run_padded(model, features, mask)
             logits = torch.stack([output.logits for output in outputs]).cpu()
-        for number, finite in zip(numbers, torch.isfinite(logits).all(dim=-1).tolist(), strict=True):
-            if not finite:
-                infer(model, pool.bag(number), pool.device)  # raises, and names the bag
         return list(logits)
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:

@@ -1,7 +1,7 @@
-"""Run the first step of every replica alone, on copies, to find out how the model behaves.
+"""Take the first step of every training alone, on copies, to find out how the model behaves.
 
 This shows which parameters the loss reaches, whether the first bag initializes the model (PSMIL's prototypes), and the
-loss of that bag, which all replicas at once must reproduce.
+loss of that bag, which all trainings at once must reproduce.
 """
 
 from __future__ import annotations
@@ -14,26 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
-from asmil.tasks.base import Task
-from asmil.training.honored_settings import LOCKSTEP, undeclared
 from asmil.training.loop import Trainer
-
-
-class NotSideBySide(Exception):
-    """These trainings cannot run side by side; the message explains why."""
+from asmil.training.side_by_side.bags import NotSideBySide
 
 
 @dataclass(frozen=True)
 class Rehearsal:
     """The result of the first steps.
 
-    form: a module like that of every replica, after its first bag
+    form: a module like that of every training, after its first bag
     reached: names of the parameters that the loss reaches
-    started: name -> R x ..., buffers after the first bag of each replica; empty if the bag does not change them
-    losses: R, the loss of the first bag of each replica
+    started: name -> R x ..., buffers after the first bag of each training; empty if the bag does not change them
+    losses: R, the loss of the first bag of each training
     """
 
     form: BagLoss
@@ -42,24 +36,8 @@ class Rehearsal:
     losses: Tensor
 
 
-def refuse_settings(trainer: Trainer) -> None:
-    """Raise if the settings or the method need more than plain optimizer steps."""
-    model = trainer.model
-    obstacles = {
-        "the method has several stages": len(trainer.stages) > 1,
-        "the method prepares its bags": type(model).prepare is not MILModel.prepare,
-        "the method changes from step to step": type(model).before_step is not MILModel.before_step,
-    }
-    for obstacle, is_there in obstacles.items():
-        if is_there:
-            raise NotSideBySide(obstacle)
-    name = undeclared(trainer.config, LOCKSTEP)
-    if name is not None:
-        raise NotSideBySide(f"{name} is computed only for one training at a time")
-
-
 def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor]) -> Rehearsal:
-    """The first step of every replica on a copy of its model; the generators are restored afterwards."""
+    """The first step of every training on a copy of its model; the generators are restored afterwards."""
     forms: list[BagLoss] = []
     losses = []
     for trainer, features, target in zip(trainers, first_bags, first_targets, strict=True):
@@ -106,29 +84,25 @@ def _refuse_unsteady_buffers(form: BagLoss, features: Tensor, target: Tensor) ->
 
 
 class BagLoss(nn.Module):
-    """A model in training, its stabilizers and its task: features (N x D) and a target (1) -> loss and output."""
+    """A model in training with its stabilizers: from features (N x D) and a target (1) to the loss.
+
+    part_names: the parts of the loss, known after the first bag
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.model: MILModel = trainer.model
         self.stabilizers = nn.ModuleDict(trainer.stabilizers)
-        self.task: Task = trainer.task
-        self.kept_rows = trainer.config.anchor.rows == "kept"
+        self.gradients = trainer.gradients
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
+        self.part_names: list[str] = []
 
-    def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and the outputs that `after_step` needs (empty if the model has no `after_step`)."""
-        bag = plain_bag(features)
-        output: Output = self.model(bag)
-        total = self.model.loss([output], target, self.task).total
-        if self.stabilizers:
-            scores = self.model.attend(bag) if output.scores is None else output.scores
-            rows = output.extras.get("kept_rows") if self.kept_rows else None
-            step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
-            for stabilizer in self.stabilizers.values():
-                assert isinstance(stabilizer, Stabilizer)
-                total = total + stabilizer.penalty(step)
-        return total, _tensors(output) if self.has_after_step else {}
+    def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The loss, its parts without gradients, and the outputs that `after_step` needs (if the model has one)."""
+        output, parts = self.gradients.loss_of(plain_bag(features), target)
+        self.part_names = list(parts)
+        values = torch.stack([value.detach() for value in parts.values()])
+        return parts["loss"], values, _tensors(output) if self.has_after_step else {}
 
 
 class AfterStep(nn.Module):
@@ -150,6 +124,6 @@ def plain_bag(features: Tensor) -> Bag:
 
 def _tensors(output: Output) -> dict[str, Any]:
     """The tensors of an output, without None and without gradients."""
-    held = {field.name: getattr(output, field.name) for field in fields(Output) if field.name != "extras"}
-    found: dict[str, Any] = {name: value.detach() for name, value in held.items() if isinstance(value, torch.Tensor)}
-    return found | {"extras": {name: value.detach() for name, value in output.extras.items()}}
+    values = {field.name: getattr(output, field.name) for field in fields(Output) if field.name != "extras"}
+    tensors: dict[str, Any] = {name: value.detach() for name, value in values.items() if value is not None}
+    return tensors | {"extras": {name: value.detach() for name, value in output.extras.items()}}

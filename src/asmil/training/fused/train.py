@@ -18,9 +18,7 @@ from asmil.training.resident import ResidentBags
 MOST_MEMBERS = 64
 
 
-def fit_side_by_side(
-    trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, val: LabeledBags | None
-) -> None:
+def fit_fused(trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
     """Train all to the end, like `Trainer.fit`; they share data and settings, and differ in their seeds."""
     for trainer in trainers:
         trainer.prepare(val, executor="fused")

@@ -31,7 +31,7 @@ def labeled(seed):
 
 
 def fit(epochs, seeds, folder):
-    from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.fused.train import fit_fused
     from asmil.training.resident import ResidentBags
 
     changes = {
@@ -46,7 +46,7 @@ def fit(epochs, seeds, folder):
         Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed))
         for seed in seeds
     ]
-    fit_side_by_side(trainers, ResidentBags(WIDTH, torch.device("cpu"), torch.float32), labeled(0), labeled(1))
+    fit_fused(trainers, ResidentBags(WIDTH, torch.device("cpu"), torch.float32), labeled(0), labeled(1))
     return trainers
 
 

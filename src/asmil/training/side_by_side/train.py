@@ -1,0 +1,65 @@
+"""Train many small models side by side: one loop per training, with the steps of all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from threading import Event
+
+from torch import Tensor
+
+from asmil.machine.arithmetic import exact_arithmetic
+from asmil.models.inference import infer
+from asmil.training.honored import SIDE_BY_SIDE
+from asmil.training.interruption import advanced, stop_requests
+from asmil.training.labeled_bags import BagSource, LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.recording import Said
+from asmil.training.side_by_side.bags import NotSideBySide
+from asmil.training.side_by_side.step import StackedSteps
+
+
+def fit_side_by_side(
+    trainers: Sequence[Trainer], train: Sequence[LabeledBags], val: Sequence[LabeledBags | None]
+) -> None:
+    """Train all to the end, like `Trainer.fit`; raises `NotSideBySide`, before any step, if this is not possible.
+
+    The trainers have the same settings. Each has its own seed, its own training and validation bags and its own order
+    of bags; trainings whose orders are parts of a common order share the most steps.
+    """
+    for trainer, part in zip(trainers, val, strict=True):
+        reason = SIDE_BY_SIDE.reason(trainer.config, trainer.stages[-1].model, trainer.task)
+        if reason is not None:
+            raise NotSideBySide(reason)
+        trainer.prepare(part, executor="side_by_side")
+    # without a folder nothing is saved, so that a training is interrupted at once
+    stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
+    with exact_arithmetic(trainers[0].progress.threads), stops as stop:
+        steps = StackedSteps(trainers, train)
+        for number, trainer in enumerate(trainers):
+            trainer.evaluator = StackedEvaluator(steps, number)
+        parts = zip(trainers, train, val, strict=True)
+        sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
+        try:
+            while sessions := advanced(sessions):
+                steps.run_epoch([trainer for trainer, _ in sessions])
+        finally:
+            for trainer in trainers:
+                trainer.evaluator = None
+
+
+class StackedEvaluator:
+    """Evaluates one of the trainings; the logits of all are computed together, once per epoch."""
+
+    def __init__(self, steps: StackedSteps, number: int) -> None:
+        self.steps, self.number = steps, number
+
+    def logits(self, bags: BagSource) -> Tensor:
+        """Logits of all bags of a source, n x C."""
+        return self.steps.logits(bags)[self.number]
+
+    def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
+        """Attention, logits and embedding of single bags, each given as a source and an index."""
+        trainer = self.steps.trainers[self.number]
+        bags = (bag for source, index in chosen for bag in source.stream([index]))
+        return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
