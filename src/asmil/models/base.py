@@ -1,4 +1,4 @@
-"""What every method is: a module from a bag to an `Output`, with its scores, its loss and its heat map."""
+"""The base class of all methods: a module from a bag to an `Output`, with scores, a loss and a heat map."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def inner_width(in_features: int) -> int:
 
 
 def refuse_uneven(width: int, heads: int) -> None:
-    """Raise unless the heads can share the width."""
+    """Raise unless the width is a multiple of the heads."""
     if width % heads:
         raise AsmilError(
-            f"model.inner = {width} cannot be shared out over model.heads = {heads}; "
+            f"model.inner = {width} is not a multiple of model.heads = {heads}; "
             "choose an inner width that is a multiple of the heads"
         )
 
@@ -48,7 +48,7 @@ class Output:
     scores: A x N, attention before normalization, or None for a method without attention
     embedding: the bag as a vector
     instance_logits: N x C where a method classifies its tiles
-    extras: further tensors that a method's loss or its readers need
+    extras: further tensors, for the loss of a method or for users
     """
 
     logits: Tensor
@@ -63,11 +63,11 @@ def predicted_row(output: Output) -> Tensor:
     assert output.scores is not None
     if len(output.scores) == 1:
         return output.scores
-    return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a number of Python could not be exported
+    return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a Python number could not be exported
 
 
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
-    """The scores (A x N), minus infinity for rows that only fill up the bag."""
+    """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
 
 
@@ -81,13 +81,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a training with several; the loop trains `model`, then starts the next stage.
+    """One of several stages of a training; the loop trains `model`, then starts the next stage.
 
     name: written to `metrics.jsonl` and checkpoints
-    model: what this stage trains; the last stage's model is the one that is kept
+    model: what this stage trains; the model of the last stage is kept
     start: called once with the previous stage's model (its chosen epoch, in eval mode) and the training bags
-        (prepared, on the model's device), to take over what this stage needs
-    epochs: how many; None takes `training.epochs`
+        (prepared, on the model's device), to initialize this stage
+    epochs: the number of epochs; None: `training.epochs`
     """
 
     name: str
@@ -106,7 +106,7 @@ class MILModel(nn.Module):
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
     score_axes: ClassVar[tuple[str, ...]] = ()
-    """What the A rows of the scores are, outermost first; empty for a method without attention."""
+    """The meaning of the A rows of the scores, outermost first; empty for a method without attention."""
     heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
     """The maps that `heatmap` can draw, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
@@ -114,7 +114,7 @@ class MILModel(nn.Module):
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
-    """Stabilizers that the method has anyway, each with the setting that weighs it."""
+    """Stabilizers that are part of the method, each with the setting of its weight."""
 
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -148,9 +148,9 @@ class MILModel(nn.Module):
 
     @property
     def padding_from(self) -> int | None:
-        """Bags of at least this many tiles may be filled up with rows that `bag.mask` names, with the same result.
+        """Bags of at least this many tiles may be padded with rows that `bag.mask` marks, with the same result.
 
-        None: the method needs every bag as it is.
+        None: the method needs bags without padding.
         """
         return None
 
@@ -167,7 +167,7 @@ class MILModel(nn.Module):
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
-        raise AsmilError(f"{type(self).__name__} cannot read a bag in parts")
+        raise AsmilError(f"{type(self).__name__} cannot process a bag in chunks")
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The loss of the bags of one step; by default the task's loss of the logits."""
@@ -176,7 +176,7 @@ class MILModel(nn.Module):
 
     @property
     def has_heatmap(self) -> bool:
-        """Whether the model can show how much each tile counted: by its scores, or by its own map."""
+        """Whether the model can show the weight of each tile: by its scores, or by its own map."""
         return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
 
     @property
@@ -198,7 +198,7 @@ class MILModel(nn.Module):
         return self.draw_heatmap(output, kind)
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        """What `heatmap` gives for a known kind: by default the attention, averaged over its rows."""
+        """The heat map of a known kind: by default the attention, averaged over its rows."""
         del kind
         assert output.scores is not None, "a method without scores draws its own map"
         attention: Tensor = self.normalizer(output.scores)
@@ -213,7 +213,7 @@ class MILModel(nn.Module):
         return [Stage("", self)]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Optimizer groups: `params`, and, if they differ from the run's, `lr`, `weight_decay` and `clip_norm`."""
+        """Optimizer groups: `params`, and, if they differ from those of the run, `lr`, `weight_decay`, `clip_norm`."""
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def before_step(self, step: int, steps: int) -> None:
@@ -226,7 +226,7 @@ class MILModel(nn.Module):
         """
 
     def use_normalizer(self, normalizer: Normalizer) -> None:
-        """Turn scores into attention by another normalizer than the method's own; refused if that is built in."""
+        """Replace the normalizer of the method; refused if it is built in."""
         if not self.score_axes:
             raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to normalize")
         if self.normalizer_built_in:
@@ -238,11 +238,11 @@ class MILModel(nn.Module):
 
     @property
     def normalizer_built_in(self) -> bool:
-        """Whether the rule from scores to attention is part of the method, so that there can be no other."""
+        """Whether the normalizer is part of the method and cannot be replaced."""
         return False
 
     def use_generator(self, generator: torch.Generator | None) -> None:
-        """Draw all randomness of training from `generator`, so that a run can be repeated and resumed."""
+        """Draw all random numbers of training from `generator`, so that a run can be repeated and resumed."""
         use_generator(self, generator)
 
 
