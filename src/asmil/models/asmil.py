@@ -155,7 +155,7 @@ class ASMIL(AttentionPoolModel):
 
 
 def _convert_released(tensors: Tensors, config: Config) -> Converted:
-    """The released layout: one module a token. `dimreduction.bn.*` is stored there but never used."""
+    """The released layout: one module per token."""
     n_tokens = tensors["q"].shape[1]
     state = {
         "embedding.layers.0.weight": tensors["dimreduction.fc1.weight"],

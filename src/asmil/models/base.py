@@ -1,7 +1,8 @@
-"""What every method is: a module from a bag to an `Output`, with its scores, its loss and its heat map."""
+"""The base class of all methods: a module from a bag to an `Output`, with scores, a loss and a heat map."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -29,10 +30,10 @@ def inner_width(in_features: int) -> int:
 
 
 def refuse_uneven(width: int, heads: int) -> None:
-    """Raise unless the heads can share the width."""
+    """Raise unless the width is a multiple of the heads."""
     if width % heads:
         raise AsmilError(
-            f"model.inner = {width} cannot be shared out over model.heads = {heads}; "
+            f"model.inner = {width} is not a multiple of model.heads = {heads}; "
             "choose an inner width that is a multiple of the heads"
         )
 
@@ -49,7 +50,7 @@ class Output:
     scores: A x N, attention before normalization, or None for a method without attention
     embedding: the bag as a vector
     instance_logits: N x C where a method classifies its tiles
-    extras: further tensors that a method's loss or its readers need
+    extras: further tensors, for the loss of a method or for users
     """
 
     logits: Tensor
@@ -64,11 +65,11 @@ def predicted_row(output: Output) -> Tensor:
     assert output.scores is not None
     if len(output.scores) == 1:
         return output.scores
-    return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a number of Python could not be exported
+    return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a Python number could not be exported
 
 
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
-    """The scores (A x N), minus infinity for rows that only fill up the bag."""
+    """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
 
 
@@ -82,13 +83,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a training with several; the loop trains `model`, then starts the next stage.
+    """One of several stages of a training; the loop trains `model`, then starts the next stage.
 
     name: written to `metrics.jsonl` and checkpoints
-    model: what this stage trains; the last stage's model is the one that is kept
+    model: what this stage trains; the model of the last stage is kept
     start: called once with the previous stage's model (its chosen epoch, in eval mode) and the training bags
-        (prepared, on the model's device), to take over what this stage needs
-    epochs: how many; None takes `training.epochs`
+        (prepared, on the model's device), to initialize this stage
+    epochs: the number of epochs; None: `training.epochs`
     """
 
     name: str
@@ -115,7 +116,7 @@ class MILModel(nn.Module):
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
-    """Stabilizers that the method has anyway, each with the setting that weighs it."""
+    """Stabilizers that are part of the method, each with the setting of its weight."""
 
     heatmap = former_name("heatmap", "tile_map")
 
@@ -123,7 +124,9 @@ class MILModel(nn.Module):
         super().__init_subclass__(**options)
         for former, new in (("draw_heatmap", "draw_tile_map"), ("heatmap_kinds", "map_kinds")):
             if former in vars(cls):
-                raise AsmilError(f"{cls.__name__}.{former} is now called {new}; rename it")
+                text = f"{cls.__name__}.{former} is deprecated; it is now called {new}"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                setattr(cls, new, vars(cls)[former])
 
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -157,9 +160,9 @@ class MILModel(nn.Module):
 
     @property
     def padding_from(self) -> int | None:
-        """Bags of at least this many tiles may be filled up with rows that `bag.mask` names, with the same result.
+        """Bags of at least this many tiles may be padded with rows that `bag.mask` marks, with the same result.
 
-        None: the method needs every bag as it is.
+        None: the method needs bags without padding.
         """
         return None
 
@@ -176,7 +179,7 @@ class MILModel(nn.Module):
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
-        raise AsmilError(f"{type(self).__name__} cannot read a bag in parts")
+        raise AsmilError(f"{type(self).__name__} cannot process a bag in chunks")
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The loss of the bags of one step; by default the task's loss of the logits."""
@@ -222,7 +225,7 @@ class MILModel(nn.Module):
         return [Stage("", self)]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Optimizer groups: `params`, and, if they differ from the run's, `lr`, `weight_decay` and `clip_norm`."""
+        """Optimizer groups: `params`, and, if they differ from those of the run, `lr`, `weight_decay`, `clip_norm`."""
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def before_step(self, step: int, steps: int) -> None:
@@ -235,7 +238,7 @@ class MILModel(nn.Module):
         """
 
     def use_normalizer(self, normalizer: Normalizer) -> None:
-        """Turn scores into attention by another normalizer than the method's own; refused if that is built in."""
+        """Replace the normalizer of the method; refused if it is built in."""
         if not self.score_axes:
             raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to normalize")
         if self.normalizer_built_in:
@@ -247,11 +250,11 @@ class MILModel(nn.Module):
 
     @property
     def normalizer_built_in(self) -> bool:
-        """Whether the rule from scores to attention is part of the method, so that there can be no other."""
+        """Whether the normalizer is part of the method and cannot be replaced."""
         return False
 
     def use_generator(self, generator: torch.Generator | None) -> None:
-        """Draw all randomness of training from `generator`, so that a run can be repeated and resumed."""
+        """Draw all random numbers of training from `generator`, so that a run can be repeated and resumed."""
         use_generator(self, generator)
 
 

@@ -68,7 +68,7 @@ class ConvNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
         if self.training and x.numel() == x.shape[1]:
-            # one value a channel has no variance: normalize as in inference
+            # one value per channel has no variance: normalize as in inference
             norm = self.norm
             x = functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         else:
@@ -168,7 +168,7 @@ def lowres_tiles(bag: Bag) -> Tensor:
     if tiles.ndim != 4 or len(tiles) != len(bag) or tiles.shape[3] != 3:
         raise AsmilError(
             f"{bag.id}: lowres/tiles has shape {tuple(tiles.shape)}; it must be {len(bag)} x p x p x 3, "
-            "one image a tile, in the order of the features"
+            "one image per tile, in the order of the features"
         )
     assert isinstance(tiles, Tensor)
     return tiles

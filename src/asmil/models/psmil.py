@@ -187,8 +187,10 @@ POOLINGS = (
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:
-    """The released layouts, with a stem (small bags) or without (slides). A state of before the first call cannot be
-    told from its tensors: `prototypes: "bag mean (first call)"` says so."""
+    """The released layouts, with a stem (small bags) or without (slides).
+
+    A state from before the first call has the same tensors: `prototypes: "bag mean (first call)"` identifies it.
+    """
     stem = {"embedding.layers.0": "stem.0", "embedding.layers.1": "stem.2"} if "stem.0.weight" in tensors else {}
     state = renamed(tensors, {**stem, "attention": "ps_attention.0"})
     started = "first" not in str(config.get("prototypes", ""))

@@ -161,7 +161,7 @@ class Windows:
 
     They fill the square row by row; its side is the square root of L, rounded up, then up to a whole number of windows;
     what is left at its end is padded with zeros. A window is flattened row by row. Because the padding lies at the end,
-    the rows of windows after the last token hold nothing else, and are not formed.
+    the rows of windows after the last token contain only padding, and are not formed.
     """
 
     tokens: int
@@ -170,7 +170,7 @@ class Windows:
 
     @property
     def filled(self) -> int:
-        """How many windows there are in the rows of windows that hold tokens."""
+        """The number of windows in the rows of windows that contain tokens."""
         row = self.per_side * self.size**2
         return self.per_side * -(-self.tokens // row)
 

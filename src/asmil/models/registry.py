@@ -45,7 +45,7 @@ def register(
 ) -> Callable[[ModelType], ModelType]:
     """Make a model class known under `name`, for `build`, `train` and `MILClassifier` of this process.
 
-    summary, paper, year: what `asmil methods` says of it
+    summary, paper, year: shown by `asmil methods`
     defaults: settings that belong to the method, as a tree: {"training": {"lr": 3e-4}}
     presets: named trees of settings laid over the defaults
     """
@@ -58,9 +58,9 @@ def register(
 
 
 def remember(method: Method) -> None:
-    """Make a method known; a name that another class has is refused, the same class again (in a notebook) is not."""
+    """Register a method; a name that another class has is refused."""
     other = _METHODS.get(method.name)
-    # a cell of a notebook that is run again makes another class of the same name
+    # running a notebook cell again creates another class of the same name
     if other is not None and other.model.__qualname__ != method.model.__qualname__:
         raise AsmilError(
             f"method {method.name!r} is {other.model.__module__}.{other.model.__qualname__}; give yours another name"
@@ -80,7 +80,7 @@ def methods() -> dict[str, Method]:
 
 
 def find_method(name: str) -> Method:
-    """The method called `name`; an unknown name is answered with the nearest ones."""
+    """The method called `name`; an error for an unknown name suggests the nearest ones."""
     known = methods()
     if name not in known:
         raise AsmilError(f"unknown method {name!r}: {did_you_mean(name, known)}")
@@ -92,8 +92,8 @@ def build(
 ) -> MILModel:
     """A model by its name, e.g. `build("asmil", in_features=1024, n_outputs=2, tokens=16)`.
 
-    n_outputs: how many numbers the model predicts per bag: one per class, label, target or time bin
-    options: the keys of the `model` section; a ready `config` takes their place
+    n_outputs: the number of outputs per bag: one per class, label, target or time bin
+    options: the keys of the `model` section, unless a complete `config` is given
 
     `n_classes` is the deprecated name of `n_outputs`.
     """

@@ -126,7 +126,7 @@ class SlideImage(ABC):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the open slide holds for good; 0 for those that are read piece by piece."""
+        """Memory that the open slide needs until it is closed; 0 for slides that are read piece by piece."""
         return 0
 
     def decoded_at_once(self, level: int) -> int:

@@ -83,8 +83,8 @@ class OpenSlideImage(SlideImage):
 def levels_with_whole_tiles(path: Path, level_sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """The first level, and those others whose last tile OpenSlide can read.
 
-    Some writers of DICOM cut the tiles at the right and lower edge of a level instead of filling them up. OpenSlide
-    refuses these tiles, and after one of them everything else of the slide. Another level can stand in for such a one.
+    Some writers of DICOM cut the tiles at the right and lower edge of a level instead of padding them. OpenSlide
+    refuses these tiles, and after one of them everything else of the slide. Another level is used instead.
     """
     return (0, *(level for level in range(1, len(level_sizes)) if _has_whole_tiles(path, level, level_sizes)))
 

@@ -1,7 +1,7 @@
 """Models that are recorded for another runtime: torch.export, torch.onnx.export, torch.jit.trace.
 
-A recording follows one example bag. Wherever Python computes with the number of its tiles, the recording may hold that
-number as a constant, and the exported model then answers only bags of the same size.
+A recording follows one example bag. Wherever Python computes with the number of its tiles, the recording may contain
+that number as a constant, and the exported model then works only for bags of the same size.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def is_exporting() -> bool:
 
 
 def warn_of_fixed_size(why: str) -> None:
-    """To be called where a bag's size becomes a constant: warns that the exported model answers only this size."""
+    """To be called where a bag's size becomes a constant: warns that the exported model works only for this size."""
     if is_exporting():
         warnings.warn(
-            f"the exported model answers only bags with as many tiles as the example: {why}; run this method in "
+            f"the exported model works only for bags with as many tiles as the example: {why}; run this method in "
             "Python, or export another one",
             AsmilWarning,
             stacklevel=2,

@@ -1,6 +1,6 @@
 """Sums over the edges of a graph of tiles, and the graph convolution GENConv built of them.
 
-A graph is held as a sparse N x N matrix A by rows and by columns (`adjacency`), so that products with A and with its
+A graph is stored as a sparse N x N matrix A by rows and by columns (`adjacency`), so that products with A and with its
 transpose are sums of gathered rows: no message of a single edge is ever stored.
 
 Softmax aggregation, a channel at a time, of the messages m_s that reach tile i (those s with A_is not 0):

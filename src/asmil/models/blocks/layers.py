@@ -29,7 +29,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 CHUNK_TILES = 16_384
 
 MANY = 512
-"""From this many tiles on, the sums are worth a product."""
+"""From this many tiles on, products are faster than sums."""
 
 WIDE_PRODUCTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 """Whether torch multiplies half precision to float32."""
@@ -70,14 +70,21 @@ class TileLinear(nn.Linear):
     """`nn.Linear`, with the gradients of the module's text where they are faster."""
 
     def forward(self, tiles: Tensor) -> Tensor:
-        return linear_over_tiles(tiles, self.weight, self.bias)
+        product = _product_over_tiles(tiles, self.weight, self.bias)
+        return super().forward(tiles) if product is None else product
 
 
 def linear_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """N x D -> N x I."""
-    if torch.is_grad_enabled() and many_on_gpu(tiles):
-        return _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
-    return functional.linear(tiles, weight, bias)
+    product = _product_over_tiles(tiles, weight, bias)
+    return functional.linear(tiles, weight, bias) if product is None else product
+
+
+def _product_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The product with the gradients of the module's text; None where they are not faster."""
+    if not (torch.is_grad_enabled() and many_on_gpu(tiles)):
+        return None
+    return _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
 
 
 def many_on_gpu(tiles: Tensor) -> bool:

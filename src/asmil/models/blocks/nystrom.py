@@ -47,7 +47,7 @@ class ValueResidual(nn.Module):
 
 
 class TokenConvolution(ValueResidual):
-    """A depth-wise convolution along the tokens: one kernel a head, shared by the head's channels.
+    """A depth-wise convolution along the tokens: one kernel per head, shared by the head's channels.
 
     As matrix products, which are several times faster than a convolution of this odd shape: a block of tokens is a
     banded matrix, made of the kernel, times the tokens of that block and of the next one.
@@ -102,7 +102,7 @@ class _Parts:
 class NystromAttention(nn.Module):
     """Nystrom attention on the tokens of one bag, S x width; see the module's text.
 
-    residual: takes the place of the convolution along tokens that `residual_kernel` asks for (None: no residual)
+    residual: used instead of the convolution along tokens with `residual_kernel` (None: no residual)
     out_projection: the linear layer on the joined heads
     """
 
@@ -241,7 +241,7 @@ class NystromLayer(nn.Module):
 
 
 def _row_weights(parts: _Parts, row: int) -> Tensor:
-    """`(F1[row] Z) F3`, H x n, one head at a time: one M x n matrix is the most that is held."""
+    """`(F1[row] Z) F3`, H x n, one head at a time, so that only one M x n matrix is in memory."""
     with full_precision(parts.keys):
         query = parts.queries[:, row : row + 1]
         through = _weighted_softmax(query, parts.landmark_keys, parts.counts) @ parts.inverse

@@ -1,6 +1,6 @@
-"""Random modules of models, which draw from a generator that is given to them.
+"""Random modules of models, which draw from a given generator.
 
-With its own generator a training resumes with the same bits, and several seeds can be trained side by side.
+With its own generator a training can be resumed bit for bit, and several seeds can be trained side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from asmil.errors import AsmilError
 
 FEW = 4096
-"""Below this many values, setting up a fast generator takes longer than it saves."""
+"""For fewer values, setting up a fast generator takes longer than it saves."""
 
 
 _batched: ContextVar[bool] = ContextVar("draws for many bags at once", default=False)
@@ -34,7 +34,7 @@ def batched_draws() -> Iterator[None]:
 
 
 def draws_batched() -> bool:
-    """Whether this is within such a block."""
+    """Whether this is inside a `batched_draws` block."""
     return _batched.get()
 
 
