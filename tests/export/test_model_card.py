@@ -118,4 +118,4 @@ def test_what_is_not_known_of_the_features_is_said(known, tmp_path):
     config = resolve("abmil", changes={"training": {"epochs": 1, "device": "cpu"}, "model": {"inner": 8}})
     card = card_of(train_run(manifest, tmp_path / "run", config).path)
     (line,) = (line for line in limits(card) if "24 numbers" in line)
-    assert ("uni" in line, "128" in line, "not known" in line) == (known, known, not known)
+    assert ("uni" in line, "128" in line, "unknown" in line) == (known, known, not known)

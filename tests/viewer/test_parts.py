@@ -8,13 +8,14 @@ import pytest
 import tifffile
 
 from array_slide import ArraySlide
+from asmil.explain.color_scale import value_range
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
 from asmil.slides.tiff_image import whole_jpeg
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import pack
 from asmil.viewer.pyramid import TilePyramid, served_levels
-from asmil.viewer.tile_values import linear_bytes, percentile_bytes, value_range
+from asmil.viewer.tile_values import linear_bytes, percentile_bytes
 from packed import unpack
 from shared_data import SHARED_DATA
 from viewed_cohort import drawn_slide

@@ -227,6 +227,22 @@ def average_weight(kind: str, values: npt.ArrayLike) -> float | None:
     return float(weights.mean()) if are_weights else None
 
 
+def value_range(values: Floats, kind: str = "") -> tuple[float, float]:
+    """Lowest and highest value of the linear scale of the viewer.
+
+    Maps with a fixed range, such as probabilities, have that range; others begin at 0, or are symmetric about 0 if
+    their values have both signs or a meaningful 0.
+    """
+    low, high = float(values.min()), float(values.max())
+    ends = FIXED_RANGES.get(kind)
+    if ends is not None and ends[0] <= low and high <= ends[1]:
+        return ends
+    if low < 0 < high or kind in SIGNED_KINDS:
+        largest = max(-low, high)
+        return -largest, largest
+    return (0.0, high) if low >= 0 else (low, 0.0)
+
+
 def relative_positions(relative: npt.ArrayLike) -> Floats:
     """Where multiples of the average are on the relative scale, 0 to 1; nan stays nan.
 

@@ -32,7 +32,7 @@ from asmil.version import __version__
 CARD_FILE = "README.md"
 _OF_A_TRAINING = (TASK_FILE, "checkpoints/best.safetensors", "checkpoints/best.json")
 SMALL_TEST_PART = 100
-"""With fewer patients than this, the card calls the test set small."""
+"""With fewer patients, the model card says that the test set is small."""
 _FRONT_MATTER = """\
 ---
 library_name: asmil
@@ -45,7 +45,7 @@ tags:
 
 
 def write_bundle(run: Path | str, out: Path | str, method: str | None = None) -> Path:
-    """Write the trained models of a run, its settings and a model card into a new folder, and return the folder.
+    """Write the trained models of a run, its settings and a model card to a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
     paths of the manifest and of initial weights. Hashes of some training tiles are included, in one list for all
@@ -58,7 +58,7 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
         raise AsmilError(f"{run} is a bundle already; copy the folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AsmilError(f"{out} exists and is not empty; give --out a new folder")
-    opened = open_models(run, "cpu", method)  # loads every model, so nothing damaged is handed on
+    opened = open_models(run, "cpu", method)  # loads every model, so that no damaged file is exported
     evaluation = evaluate_run(read_run(run))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
@@ -76,7 +76,7 @@ def _write(folder: Path, run: Run, evaluation: RunEvaluation) -> None:
     layout, settings = run.layout, run.description.to_dict()
     settings["asmil"] = run.values.get("asmil", __version__)
     settings["cohort"] = {"slides": settings["cohort"].get("slides")}
-    if settings["init"]["weights"] is not None:  # which were read; where they were is nobody's business
+    if settings["init"]["weights"] is not None:  # only the name of the file, not its path
         settings["init"]["weights"] = Path(settings["init"]["weights"]).name
     write_text(folder / layout.config.name, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     for trained in run.trained:
@@ -100,12 +100,16 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _metrics(evaluation: RunEvaluation) -> dict[str, BundleMetric]:
-    titles = {metric.name: metric.title for metric in evaluation.run.format.metrics}
-    found = {}
+    titles = _titles(evaluation)
+    metrics = {}
     for name, estimate in evaluation.metrics.items():
         value, low, high = jsonable([estimate.value, *estimate.interval])
-        found[name] = BundleMetric(title=titles.get(name, name), value=value, low=low, high=high)
-    return found
+        metrics[name] = BundleMetric(title=titles.get(name, name), value=value, low=low, high=high)
+    return metrics
+
+
+def _titles(evaluation: RunEvaluation) -> dict[str, str]:
+    return {metric.name: metric.title for metric in evaluation.run.format.metrics}
 
 
 def model_card(run: Run, evaluation: RunEvaluation) -> str:
@@ -137,7 +141,7 @@ def _use(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    folds, seeds = (len({getattr(one, name) for one in run.trained}) for name in ("fold", "seed"))
+    folds, seeds = (len({getattr(trained, name) for trained in run.trained}) for name in ("fold", "seed"))
     parts = f"{format_count(folds, 'fold')}, {format_count(seeds, 'seed')} per fold"
     n = len(run.trained)
     models = "One trained model" if n == 1 else f"The mean prediction of {n} trained models ({parts})"
@@ -149,8 +153,8 @@ def _summary(run: Run) -> str:
 
 
 def _alarms(evaluation: RunEvaluation) -> list[str]:
-    """The section on alarms, above everything that could be believed without it; none if there is no alarm."""
-    lines = [f"- {escape_markdown(one.finding)}" for one in evaluation.raised]
+    """The section on alarms, which is above the results; none if there is no alarm."""
+    lines = [f"- {escape_markdown(alarm.finding)}" for alarm in evaluation.raised]
     return ["## Alarms\n\n" + "\n".join(lines)] if lines else []
 
 
@@ -171,15 +175,12 @@ def _data(run: Run) -> Iterator[tuple[str, str]]:
     yield "tile size in pixels", _or_unknown(features.get("tile_px"))
     if run.operating_point is not None:
         point = run.operating_point
-        yield (
-            "operating point",
-            f"{point.positive} from a probability of {format_number(point.threshold)}, chosen on validation slides "
-            f"({point.rule})",
-        )
+        threshold = f"{point.positive} from a probability of {format_number(point.threshold)}"
+        yield "operating point", f"{threshold}, chosen on validation slides ({point.rule})"
 
 
 def _results(evaluation: RunEvaluation) -> str:
-    titles = {metric.name: metric.title for metric in evaluation.run.format.metrics}
+    titles = _titles(evaluation)
     rows = [
         (titles.get(name, name), format_number(estimate.value), format_interval(estimate.interval))
         for name, estimate in evaluation.metrics.items()
@@ -200,28 +201,28 @@ def _limits(run: Run, evaluation: RunEvaluation) -> Iterator[str]:
         yield escape_markdown(warning)
 
 
-def _of_sites(found: SiteOverlap | None) -> str:
-    """Whether the metrics are those of new sites."""
-    if found is None or not found.seen + found.unseen:
-        return "The sites of the test slides are not known, so it is not known how the model does at a new site."
-    tested = format_count(found.seen + found.unseen + found.unknown, "test slide")
-    sites = f"({format_count(found.test_sites, 'site')}; training: {format_count(found.train_sites, 'site')})"
-    unknown = f" The site of {found.unknown} is not known." if found.unknown else ""
-    if not found.unseen:
-        seen = f"{found.seen} of {tested} come from sites of the training slides {sites}"
-        return f"{seen}, so it is not known how the model does at a new site.{unknown}"
-    return f"{found.unseen} of {tested} come from sites without training slides {sites}.{unknown}"
+def _of_sites(overlap: SiteOverlap | None) -> str:
+    """Whether the metrics were measured at sites without training slides."""
+    if overlap is None or not overlap.seen + overlap.unseen:
+        return "The sites of the test slides are unknown, so the performance at a new site is unknown."
+    tested = format_count(overlap.seen + overlap.unseen + overlap.unknown, "test slide")
+    sites = f"({format_count(overlap.test_sites, 'site')}; training: {format_count(overlap.train_sites, 'site')})"
+    unknown = f" The site of {overlap.unknown} is unknown." if overlap.unknown else ""
+    if not overlap.unseen:
+        seen = f"{overlap.seen} of {tested} come from sites of the training slides {sites}"
+        return f"{seen}, so the performance at a new site is unknown.{unknown}"
+    return f"{overlap.unseen} of {tested} come from sites without training slides {sites}.{unknown}"
 
 
 def _of_features(features: Mapping[str, Any]) -> str:
-    """Which features the models need, as far as it is known."""
+    """The features that the models need, as far as they are known."""
     known = [f"{features['width']} numbers per tile"]
     known += [f"the encoder {escape_markdown(str(features['encoder']))}"] if features.get("encoder") else []
     known += [f"tiles of {features['tile_um']:g} microns"] if features.get("tile_um") else []
     missing = [name for name, key in (("encoder", "encoder"), ("tile size", "tile_um")) if not features.get(key)]
-    unknown = f" Its {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not known." if missing else ""
+    unknown = f" Its {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} unknown." if missing else ""
     return f"The models were trained on features with {', '.join(known)}.{unknown}"
 
 
 def _or_unknown(value: Any) -> str:
-    return "not known" if value is None else str(value)
+    return "unknown" if value is None else str(value)

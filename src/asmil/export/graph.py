@@ -1,6 +1,6 @@
 """The models of a run as one computation graph, for runtimes without asmil: ONNX and torch.export.
 
-The graph takes the features of one slide, N x D for any N, and answers
+The graph takes the features of one slide, N x D for any N, and returns
 
     logits          M x C, one row per model (fold and seed) of the run
     probabilities   K, the mean over the models; only for tasks with classes or labels
@@ -32,7 +32,7 @@ from asmil.settings.documents import one_line
 EXAMPLE_TILES = 64
 CHECKED_TILES = (2, 37, 1500)
 TOLERANCE = 1e-4
-"""How far an exported model may be from the run: of the largest value of an output."""
+"""Largest difference between an exported model and the run, as a share of the largest value of an output."""
 
 
 class RunGraph(nn.Module):
@@ -41,9 +41,9 @@ class RunGraph(nn.Module):
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.trained = run.trained
-        self.models = nn.ModuleList(one.model for one in run.trained)  # registers their weights
-        self.tasks = [one.task for one in run.trained]
-        self.has_tile_map = all(one.model.has_tile_map for one in run.trained)
+        self.models = nn.ModuleList(run.models)  # registers their weights
+        self.tasks = [trained.task for trained in run.trained]
+        self.has_tile_map = all(model.has_tile_map for model in run.models)
         example = torch.zeros(1, run.trained[0].task.n_outputs)
         self.has_probabilities = self.tasks[0].probabilities(example) is not None
 
@@ -55,14 +55,15 @@ class RunGraph(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
         bag = Bag(features, validated=True)
         outputs = [model(bag) for model in self.models]
-        found = [torch.stack([output.logits for output in outputs])]
+        answers = [torch.stack([output.logits for output in outputs])]
         if self.has_probabilities:
-            each = [task.probabilities(one.logits.unsqueeze(0)) for task, one in zip(self.tasks, outputs, strict=True)]
-            found.append(torch.cat([one for one in each if one is not None]).mean(dim=0).float())
+            pairs = zip(self.tasks, outputs, strict=True)
+            by_model = [task.probabilities(output.logits.unsqueeze(0)) for task, output in pairs]
+            answers.append(torch.cat([values for values in by_model if values is not None]).mean(dim=0).float())
         if self.has_tile_map:
-            maps = [one.model.tile_map(output) for one, output in zip(self.trained, outputs, strict=True)]
-            found.append(torch.stack(maps).mean(dim=0))
-        return tuple(found)
+            maps = [trained.model.tile_map(output) for trained, output in zip(self.trained, outputs, strict=True)]
+            answers.append(torch.stack(maps).mean(dim=0))
+        return tuple(answers)
 
 
 def export_torch(path: Path | str, out: Path | str, method: str | None = None) -> Path:
@@ -103,7 +104,7 @@ def export_onnx(path: Path | str, out: Path | str, method: str | None = None) ->
     session = onnxruntime.InferenceSession(str(out))
     _compare(
         graph,
-        lambda features: [torch.from_numpy(one) for one in session.run(None, {"features": features.numpy()})],
+        lambda features: [torch.from_numpy(array) for array in session.run(None, {"features": features.numpy()})],
         Path(out),
         run,
     )
@@ -116,14 +117,14 @@ def _refuse_folder(out: Path | str) -> None:
 
 
 def metadata(run: Run) -> dict[str, Any]:
-    """What the user of an exported model must know."""
+    """The metadata of an exported model."""
     description, point = run.description, run.operating_point
     about: dict[str, Any] = {
         "asmil": description.to_dict()["asmil"],
         "method": run.method,
         "task": run.trained[0].task.kind,
         "classes": list(description.classes),
-        "models": [f"{run.fold_names[one.fold]}, seed {one.seed}" for one in run.trained],
+        "models": [f"{run.fold_names[trained.fold]}, seed {trained.seed}" for trained in run.trained],
         "encoder": description.features.get("encoder") or "",
         "features": {key: value for key, value in description.features.items() if key != "extraction"},
     }
@@ -144,27 +145,25 @@ def _exported(run: Run) -> tuple[RunGraph, torch.export.ExportedProgram]:
 
 @contextmanager
 def _explained(run: Run) -> Iterator[None]:
-    """What stops an export is an error that names the method."""
-    method = run.method
+    """Turn every error of an export into one that names the method."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", AsmilWarning)
             yield
     except (AsmilError, AsmilWarning) as error:
-        raise AsmilError(f"{method} cannot be exported: {error}") from None
+        raise AsmilError(f"{run.method} cannot be exported: {error}") from None
     except Exception as error:  # noqa: BLE001 torch raises many kinds of its own
-        raise AsmilError(f"{method} cannot be exported: torch answers {one_line(error)[:300]}") from None
+        raise AsmilError(f"{run.method} cannot be exported: torch reports {one_line(error)[:300]}") from None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log messages of torch about itself; what goes wrong is raised."""
+    """Suppress warnings and log messages of torch about itself; errors are raised."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.CRITICAL))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", UserWarning)
+        for kind in (FutureWarning, DeprecationWarning, UserWarning):
+            warnings.simplefilter("ignore", kind)
         warnings.simplefilter("error", AsmilWarning)
         try:
             yield
@@ -177,16 +176,16 @@ def _bag(tiles: int, width: int) -> Tensor:
 
 
 def _compare(graph: RunGraph, answer: Any, file: Path, run: Run) -> None:
-    """Compare the written model with the run on bags of several sizes; one that differs is removed."""
+    """Compare the written model with the run on bags of several sizes; remove it if it differs."""
     for tiles in CHECKED_TILES:
         features = _bag(tiles, run.description.in_features)
         with torch.no_grad():
             expected, answered = graph(features), answer(features)
-        for name, wanted, found in zip(graph.output_names, expected, answered, strict=True):
+        for name, wanted, actual in zip(graph.output_names, expected, answered, strict=True):
             scale = float(wanted.abs().max()) or 1.0
-            if wanted.shape != found.shape or float((wanted - found).abs().max()) > TOLERANCE * scale:
+            if wanted.shape != actual.shape or float((wanted - actual).abs().max()) > TOLERANCE * scale:
                 file.unlink(missing_ok=True)
                 raise AsmilError(
-                    f"{file}: the exported {run.method} answers other {name} than the run for "
+                    f"{file}: the {name} of the exported {run.method} differ from those of the run for "
                     f"a bag of {tiles} tiles, so it was removed; please report this"
                 )

@@ -21,7 +21,7 @@ def download(
     cache_dir: Path | str | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """The folder of a bundle: a local one as it is, or one of the hub, downloaded into its cache."""
+    """The folder of a bundle: a local folder, or a repository of the hub, which is downloaded to its cache."""
     if Path(repo_id).is_dir():
         return Path(repo_id)
     with _reported(repo_id, "is neither a local folder nor a repository of the hub that can be downloaded"):
@@ -38,7 +38,7 @@ def download(
 def upload(
     run: Path, repo_id: str, *, private: bool, token: str | None, message: str | None, method: str | None
 ) -> str:
-    """Upload a run as a bundle into a repository of the hub, which is created if needed; the address of the commit."""
+    """Upload a run as a bundle to a repository of the hub, which is created if needed; returns the commit URL."""
     with tempfile.TemporaryDirectory() as name:
         folder = run if is_bundle(run) else write_bundle(run, Path(name) / "bundle", method)
         with _reported(repo_id, "cannot be uploaded"):
@@ -54,15 +54,12 @@ def upload(
 
 @contextmanager
 def _reported(repo_id: str, what: str) -> Iterator[None]:
-    """What the hub answers instead of doing it, in one sentence.
-
-    what: what is wrong with the repository, then
-    """
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would report every attempt
+    """Turn errors of the hub into one sentence. what: the sentence after the name of the repository."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it reports every attempt
     try:
         yield
     except ModuleNotFoundError:
         raise AsmilError(f"{repo_id}: the hub needs huggingface_hub; run pip install 'asmil[hub]'") from None
-    except Exception as error:  # noqa: BLE001  its HTTP library, whose errors these are, is another in other versions
+    except Exception as error:  # noqa: BLE001  errors of its HTTP library, which depends on its version
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AsmilError(f"{repo_id} {what} ({why}); check the name, the connection and `hf auth login`") from None

@@ -1,10 +1,9 @@
-"""Whether the test slides of a run come from sites that its training slides come from, too."""
+"""Whether the test slides of a run come from the same sites as its training slides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.runs.description import rows_sha256
 from asmil.runs.run import Run
@@ -12,9 +11,9 @@ from asmil.runs.run import Run
 
 @dataclass(frozen=True)
 class SiteOverlap:
-    """Counts of test slides: of sites with training slides in their fold, of other sites, and without a known site.
+    """Numbers of test slides: of sites with training slides in their fold, of other sites, and of unknown sites.
 
-    test_sites, train_sites: how many sites the test slides and the training slides come from
+    test_sites, train_sites: numbers of sites of the test slides and of the training slides
     """
 
     seen: int
@@ -25,18 +24,18 @@ class SiteOverlap:
 
 
 def site_overlap(run: Run) -> SiteOverlap | None:
-    """The overlap, by the manifest of the run; None if it names no site, or is not what the run was trained on.
+    """The overlap, from the manifest of the run; None if it has no sites, or has changed since the training.
 
-    A slide that several folds test is of an unseen site only if it is in all of them.
+    A slide that is tested in several folds counts as unseen only if its site is unseen in all of them.
     """
     if not run.cohort.is_there:
         return None
     try:
         cohort, _ = run.cohort.read(run.kind)
-        splits = Splits.load(run.layout.splits)
+        splits = run.splits
     except AsmilError:
         return None
-    if rows_sha256(run.kind, cohort) != run.settings.cohort.rows_sha256:
+    if splits is None or rows_sha256(run.kind, cohort) != run.settings.cohort.rows_sha256:
         return None
     site_of = {slide.slide: slide.site for slide in cohort.slides}
     if not any(site_of.values()):

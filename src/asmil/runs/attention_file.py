@@ -1,4 +1,4 @@
-"""`attention.h5`: the attention of chosen slides during a training; reading it does not import torch.
+"""`attention.h5`: the attention of some slides during a training; reading it does not import torch.
 
     epochs, steps   R: when each recording was made; 0 is before the first step
     attention/<i>   R x N, float16: the weights of slide i divided by their maximum, so that small ones stay accurate
@@ -11,8 +11,8 @@
     about           JSON text as bytes: the slides, their targets, roles and sizes, and the classes
 
 All values have checksums, which are verified when they are read. (Files of format 1 have none, and their `about` is an
-attribute.) While a training runs, its recordings are in `attention.parts/`, in files of the same layout, so that a
-killed process loses no recording that belongs to a checkpoint.
+attribute.) During training the recordings are in `attention.parts/`, in files of the same layout, so that a killed
+process loses no recording that belongs to a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,8 +103,8 @@ class AttentionRecord(RecordedSlides):
                 if recordings is None:
                     weights[here] = stored[:]
                 else:
-                    for place in here:
-                        weights[place] = stored[int(wanted[place]) - start]
+                    for row in here:
+                        weights[row] = stored[int(wanted[row]) - start]
                 start += len(stored)
         total = weights.sum(axis=1, keepdims=True)
         fits = (weights >= 0) & (weights <= np.finfo(np.float16).max)  # they are stored as float16
@@ -115,13 +115,13 @@ class AttentionRecord(RecordedSlides):
 
     def coords(self, slide: int) -> npt.NDArray[np.int64] | None:
         """The coordinates of a slide's tiles, N x 2 in level-0 pixels, or None."""
-        found = self._first(f"coords/{slide}")
-        return None if found is None else found.astype(np.int64)
+        coords = self._first(f"coords/{slide}")
+        return None if coords is None else coords.astype(np.int64)
 
     def scores(self, slide: int) -> npt.NDArray[np.float32] | None:
         """The scores of the selected checkpoint, A x N; None during training and for all but one slide per class."""
-        found = self._first(f"scores/{slide}")
-        return None if found is None else found.astype(np.float32)
+        scores = self._first(f"scores/{slide}")
+        return None if scores is None else scores.astype(np.float32)
 
     def _first(self, name: str) -> npt.NDArray[Any] | None:
         for file in self.files:
@@ -155,17 +155,17 @@ class AttentionWriter:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        first = len(_part_files(self.training)) == 0
+        first = not _part_files(self.training)
         _write(
             _parts_folder(self.training) / f"part-{waiting[0].step:09d}.h5",
             self.slides,
             _Moments(
-                np.array([one.epoch for one in waiting]),
-                np.array([one.step for one in waiting]),
-                np.stack([one.logits for one in waiting]),
-                np.stack([one.embedding for one in waiting]),
+                np.array([recording.epoch for recording in waiting]),
+                np.array([recording.step for recording in waiting]),
+                np.stack([recording.logits for recording in waiting]),
+                np.stack([recording.embedding for recording in waiting]),
             ),
-            lambda slide: np.stack([one.attention[slide] for one in waiting]),
+            lambda slide: np.stack([recording.attention[slide] for recording in waiting]),
             self.coords if first else {},
         )
 
@@ -186,7 +186,7 @@ def read_attention(training: Path) -> AttentionRecord | None:
     if not files:
         return None
     about = _read_about(files[0])
-    parts = [_read_moments(file, len(about.slides)) for file in files]
+    parts = [vars(_read_moments(file, len(about.slides))) for file in files]
     return AttentionRecord(
         every=about.every,
         classes=about.classes,
@@ -196,10 +196,7 @@ def read_attention(training: Path) -> AttentionRecord | None:
         n_tiles=np.array(about.n_tiles, dtype=np.int64),
         path=files[0] if len(files) == 1 else _parts_folder(training),
         files=files,
-        epochs=np.concatenate([part.epochs for part in parts]),
-        steps=np.concatenate([part.steps for part in parts]),
-        logits=np.concatenate([part.logits for part in parts]),
-        embedding=np.concatenate([part.embedding for part in parts]),
+        **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
     )
 
 
@@ -212,7 +209,7 @@ def _part_files(training: Path) -> list[Path]:
 
 
 def _files(training: Path) -> list[Path]:
-    """All files with recordings, in order of time, without parts that are already in the joined file."""
+    """All files with recordings, in order of time; parts that are already in the joined file are left out."""
     whole = training / ATTENTION_FILE
     if not whole.is_file():
         return _part_files(training)
@@ -256,7 +253,7 @@ def _read_moments(path: Path, n_slides: int) -> _Moments:
 
 
 class _About(BaseModel):
-    """The attribute that identifies the format of a file."""
+    """The content of `about`."""
 
     format: Annotated[int, Field(ge=1, le=FORMAT)]
     every: str
@@ -294,15 +291,8 @@ def _write(
     coords: Mapping[int, npt.NDArray[Any]],
     scores: Mapping[int, npt.NDArray[np.float32]] | None = None,
 ) -> None:
-    about = {
-        "format": FORMAT,
-        "every": slides.every,
-        "classes": slides.classes,
-        "slides": slides.slides,
-        "targets": slides.targets.tolist(),
-        "roles": slides.roles,
-        "n_tiles": slides.n_tiles.tolist(),
-    }
+    about = {"format": FORMAT, **{item.name: getattr(slides, item.name) for item in fields(RecordedSlides)}}
+    about |= {"targets": slides.targets.tolist(), "n_tiles": slides.n_tiles.tolist()}
     with new_hdf5(path) as file:
         _add(file, "about", np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
         _add(file, "epochs", moments.epochs)
@@ -312,14 +302,14 @@ def _write(
         for slide in range(len(slides.slides)):
             weights = attention(slide)
             _add_halves(file, f"attention/{slide}", weights / weights.max(axis=1, keepdims=True))
-        for slide, places in coords.items():
-            _add(file, f"{'coords' if places.dtype.kind == 'i' else 'coords_um'}/{slide}", places)
+        for slide, corners in coords.items():
+            _add(file, f"{'coords' if corners.dtype.kind == 'i' else 'coords_um'}/{slide}", corners)
         for slide, rows in (scores or {}).items():
             _add_halves(file, f"scores/{slide}", rows)
 
 
 def _add_halves(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
-    # a chunk contains several recordings of some tiles, which are similar and so compress well
+    # a chunk contains several recordings of the same tiles, which are similar and compress well
     chunks = tuple(min(size, most) for size, most in zip(values.shape, (32, 4096, 4096), strict=False))
     largest = np.finfo(np.float16).max
     _add(file, name, values.clip(-largest, largest).astype(np.float16), chunks)

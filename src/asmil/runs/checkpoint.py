@@ -45,8 +45,8 @@ class Progress:
     step: optimizer steps done in this stage
     part_names: the parts of the loss, in the order in which they are recorded
     seconds: time spent on the current epoch
-    best: the best epoch so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
-    threads: number of threads of the training, also used when it resumes, since it affects rounding
+    best: the best epoch so far in this stage, its score (None: none yet, or not chosen on validation data) and its loss
+    threads: number of threads, which affects rounding, so that it stays the same when the training is resumed
     executor: how steps are computed, see `training.executor`
     processes: number of processes that share the steps
     finished: whether the training and its predictions are done; the checkpoint then contains no tensors
@@ -67,14 +67,8 @@ class Progress:
 
     def next_stage(self) -> Progress:
         """The start of the next stage."""
-        return Progress(
-            stage=self.stage + 1,
-            stage_start=self.epoch,
-            epoch=self.epoch,
-            threads=self.threads,
-            executor=self.executor,
-            processes=self.processes,
-        )
+        kept = {name: getattr(self, name) for name in ("epoch", "threads", "executor", "processes")}
+        return Progress(stage=self.stage + 1, stage_start=self.epoch, **kept)
 
     def as_json(self) -> dict[str, Any]:
         """As stored in a checkpoint; without `processes` if there is only one."""
@@ -83,8 +77,7 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From the state of a checkpoint, which also contains other keys."""
-        # checkpoints of earlier versions do not have these
-        added = ("threads", "executor", "processes", "finished")
+        added = ("threads", "executor", "processes", "finished")  # not in checkpoints of earlier versions
         known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)
 
@@ -195,7 +188,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Turn errors raised while restoring a checkpoint into errors that name the checkpoint."""
+    """Turn errors that are raised while a checkpoint is restored into errors that name the checkpoint."""
     try:
         yield
     except AsmilError:
@@ -210,12 +203,12 @@ def _unreadable(path: Path, why: str) -> AsmilError:
 
 def digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
     """SHA-256 of the state and of all tensors: names, types, shapes and bytes."""
-    found = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
+    checksum = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        checksum.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -268,7 +261,7 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise if a tensor contains a value that is not finite in float32, as models have it; names the first tensor."""
+    """Raise if a tensor has values that are not finite in float32, the precision of models; names the first tensor."""
     numbers = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     broken = sorted(name for name, tensor in numbers.items() if not bool(tensor.isfinite().all()))
     if broken:

@@ -18,9 +18,9 @@ from asmil.tasks.base import TaskKind
 
 @dataclass(frozen=True)
 class RunCohort:
-    """What `config.yaml` says about the cohort; None for what it does not say.
+    """The cohort in a run's `config.yaml`; None for what it does not contain.
 
-    features: where the user said that the features are
+    features: the folder of features that the user gave
     columns: the columns that the user chose
     time_unit: of survival times
     """
@@ -32,7 +32,7 @@ class RunCohort:
 
     @classmethod
     def of(cls, settings: StoredSettings) -> RunCohort:
-        """The cohort of a run with these settings; a bundle names none."""
+        """The cohort of a run with these settings; a bundle has none."""
         stored = settings.cohort
         return cls(
             None if stored.manifest is None else Path(stored.manifest),
@@ -42,11 +42,11 @@ class RunCohort:
         )
 
     def at(self, manifest: Path) -> RunCohort:
-        """Another manifest, of which the same columns are read, as far as it has them; its features are beside it."""
+        """Another manifest, with the same columns if it has them; its features are next to it."""
         return replace(self, manifest=manifest, features=None, columns=self.columns_in(manifest))
 
     def columns_in(self, table: Path) -> dict[str, str]:
-        """The chosen columns that another table has, too."""
+        """The chosen columns that another table also has."""
         if not self.columns or not table.is_file() or not is_table(table):
             return {}
         cells, kept = read_text_table(table), dict[str, str]()
@@ -58,18 +58,18 @@ class RunCohort:
 
     @property
     def is_there(self) -> bool:
-        """Whether the manifest is where it was."""
+        """Whether the manifest still exists."""
         return self.manifest is not None and self.manifest.is_file()
 
     def read(self, kind: TaskKind | None = None, features: Path | None = None) -> tuple[Cohort, list[Problem]]:
         """The usable rows of the manifest, and the problems of the others.
 
-        features: where the features are now; None: where they were
+        features: where the features are now; None: where they were in training
         """
         assert self.manifest is not None
         return read_manifest(self.manifest, features or self.features_there, kind, self.columns)
 
     @property
     def features_there(self) -> Path | None:
-        """Where the features were; None if they were beside the manifest, or are gone."""
+        """Where the features were in training; None if they were next to the manifest, or no longer exist."""
         return self.features if self.features is not None and self.features.exists() else None

@@ -19,9 +19,8 @@ from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
-"""Presets that every method has. `paper` is the common setting of the ASMIL paper; `recommended` differs from `paper`
-only for methods with evidence for better settings."""
-
+"""Presets of every method. `paper` is the common setting of the ASMIL paper; `recommended` differs from it only for
+methods with evidence for better settings."""
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "survival": {"training": VLSA_SURVIVAL, "data": {"val_share": 0.0}},
@@ -101,19 +100,11 @@ class TrainingConfig(Settings):
         return self.batch * self.accumulate
 
     @model_validator(mode="after")
-    def _stopping_needs_a_choice(self) -> TrainingConfig:
+    def _check(self) -> TrainingConfig:
         if self.early_stopping is not None and self.select == "last":
             raise ValueError("early_stopping needs validation data, but select = last does not use any")
-        return self
-
-    @model_validator(mode="after")
-    def _cosine_falls(self) -> TrainingConfig:
         if self.lr_min > self.lr:
             raise ValueError(f"lr_min = {self.lr_min} is above lr = {self.lr}")
-        return self
-
-    @model_validator(mode="after")
-    def _betas_are_shares(self) -> TrainingConfig:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas = {list(self.betas)}: both must be at least 0 and below 1")
         return self
@@ -131,7 +122,7 @@ class NormalizerConfig(Settings):
     offset: float = Field(1.0, description="standardized_nsf: midpoint, in standard deviations above the mean")
 
     @model_validator(mode="after")
-    def _takes_its_options(self) -> NormalizerConfig:
+    def _check(self) -> NormalizerConfig:
         takes = () if self.normalizer == self.unnamed else NORMALIZERS[self.normalizer].options
         for option in ("temperature", "alpha", "kappa", "offset"):
             changed = getattr(self, option) != type(self).model_fields[option].default
@@ -310,14 +301,10 @@ class TaskConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _loss_is_of_the_kind(self) -> TaskConfig:
+    def _check(self) -> TaskConfig:
         known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
         if self.loss != "own" and self.loss not in known:
             raise ValueError(f"loss = {self.loss} is not a {self.kind} loss; choose from {', '.join(('own', *known))}")
-        return self
-
-    @model_validator(mode="after")
-    def _only_survival_has_times(self) -> TaskConfig:
         if self.time_unit is not None and self.kind != "survival":
             raise ValueError(f"time_unit = {self.time_unit}: a {self.kind} task has no times; leave it out")
         return self
@@ -338,7 +325,7 @@ class NestedConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _has_something_to_choose(self) -> NestedConfig:
+    def _check(self) -> NestedConfig:
         if self.folds == 1:
             raise ValueError("folds = 1: nested cross-validation needs at least two inner folds")
         if bool(self.folds) != bool(self.grid):
@@ -409,7 +396,7 @@ class RunConfig(Settings):
         return self.data.unit
 
     @model_validator(mode="after")
-    def _comparisons_need_company(self) -> RunConfig:
+    def _check(self) -> RunConfig:
         if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
             raise ValueError("task.loss = cox compares the patients of a step; set training.accumulate to 2 or more")
         if self.anchor.gradient_share is not None and (self.task.chosen_loss == "cox" or self.training.batch > 1):

@@ -29,11 +29,11 @@ OPTIONS = {
 """Settings that have a command-line option."""
 GRID = "nested.grid."
 NOT_SET = ("method", "preset", "init.weights", *OPTIONS)
-"""Settings that `--set` does not give."""
+"""Settings that cannot be given with `--set`."""
 
 
 def train_command(run: Run, out: str) -> str | None:
-    """`asmil train ...` with every setting that differs from the method's preset; None if it cannot be given.
+    """`asmil train ...` with every setting that differs from the method's preset; None if that is unknown.
 
     Paths that exist are written in full, so that the command works in every folder.
     """
@@ -41,7 +41,7 @@ def train_command(run: Run, out: str) -> str | None:
     if cohort.manifest is None or method.startswith("__main__:"):
         return None
     try:
-        default = flat(_usual(method, preset, config["task"]["kind"]).model_dump(mode="json"))
+        default = flat(_preset_config(method, preset, config["task"]["kind"]).model_dump(mode="json"))
         columns = format_mapping(cohort.columns or {})
     except (AsmilError, KeyError, TypeError):
         return None
@@ -62,8 +62,8 @@ def train_command(run: Run, out: str) -> str | None:
     return shlex.join([*words, "--out", out])
 
 
-def _usual(method: str, preset: str, kind: str) -> RunConfig:
-    """The settings of a method before any change; if it is code, which is not executed here, without its own."""
+def _preset_config(method: str, preset: str, kind: str) -> RunConfig:
+    """The settings of a preset; for the user's own code, which is not executed here, without the method's own."""
     if not is_own(method):
         return resolve(method, preset, {"task": {"kind": kind}})
     common = {"method": method, "preset": preset, "task": {"kind": kind}, "model": ModelConfig()}

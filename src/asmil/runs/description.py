@@ -1,4 +1,4 @@
-"""What a run is: the content of its `config.yaml`, with complete settings."""
+"""The content of a run's `config.yaml`, with complete settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
 
 _NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}
-"""What users call some entries of `config.yaml`."""
+"""Names of some entries of `config.yaml` in messages."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
@@ -101,14 +101,8 @@ class RunDescription:
 
     def made_from(self) -> MadeFrom:
         """Everything that affects the results of the run."""
-        known = flat(self.to_dict())
-        return MadeFrom(
-            {
-                _NAMES.get(key, key): value
-                for key, value in known.items()
-                if key not in _FREE_TO_CHANGE and value is not None
-            }
-        )
+        known = {key: value for key, value in flat(self.to_dict()).items() if value is not None}
+        return MadeFrom({_NAMES.get(key, key): value for key, value in known.items() if key not in _FREE_TO_CHANGE})
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
         """Raise if a feature file was made differently from the training features; missing metadata is ignored."""
@@ -118,15 +112,15 @@ class RunDescription:
             kinds = ("features of tiles", "one vector per slide")
             differing.append(f"{kinds[not vectors]} instead of {kinds[vectors]}")
         for key in _FEATURE_KEYS:
-            trained, found = self.features.get(key), getattr(info, key)
-            if trained is None or found is None:
+            trained, here = self.features.get(key), getattr(info, key)
+            if trained is None or here is None:
                 continue
             if key in _SIZES:
-                differs = abs(found - trained) > TOLERANCE * trained
+                differs = abs(here - trained) > TOLERANCE * trained
             else:
-                differs = found != trained and not (key == "encoder" and same_attribute(trained, found))
+                differs = here != trained and not (key == "encoder" and same_attribute(trained, here))
             if differs:
-                differing.append(f"{key} {found} instead of {trained}")
+                differing.append(f"{key} {here} instead of {trained}")
         if differing:
             raise AsmilError(
                 f"{info.source}: its features differ from the training features ({', '.join(differing)}); "
@@ -135,7 +129,7 @@ class RunDescription:
 
 
 def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos: list[FeatureInfo]) -> RunDescription:
-    """The description of a run on a cohort; feature properties come from the first file that states them."""
+    """The description of a run on a cohort; feature properties come from the first file that contains them."""
     features = {
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
@@ -159,7 +153,7 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
 
 
 def rows_sha256(kind: TaskKind, cohort: Cohort) -> str:
-    """A checksum of what a run reads of the rows of its manifest."""
+    """A checksum of the values that a run reads from its manifest."""
     survives = kind == "survival"
     rows = [
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))

@@ -1,4 +1,4 @@
-"""The epochs of a training, as its log `metrics.jsonl` has them: one JSON line per epoch."""
+"""The epochs of a training from its log `metrics.jsonl`, which has one JSON line per epoch."""
 
 from __future__ import annotations
 

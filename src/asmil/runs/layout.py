@@ -45,12 +45,12 @@ class RunLayout:
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:
         """Fold, seed and folder of every training that was started, in order."""
-        found = []
+        trainings = []
         for folder in self.path.glob("fold-*/seed-*"):
-            named = _TRAINING.fullmatch(f"{folder.parent.name}/{folder.name}")
-            if named and folder.is_dir():
-                found.append((int(named[1]), int(named[2]), folder))
-        yield from sorted(found)
+            numbers = _TRAINING.fullmatch(f"{folder.parent.name}/{folder.name}")
+            if numbers and folder.is_dir():
+                trainings.append((int(numbers[1]), int(numbers[2]), folder))
+        yield from sorted(trainings)
 
     def read_values(self) -> dict[str, Any]:
         """The content of `config.yaml`, as plain values."""

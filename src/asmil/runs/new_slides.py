@@ -31,11 +31,11 @@ def extraction_plan(
     config = parse_extraction(dict(settings))
     name = confirmed_encoder(config.encoder, encoder, f"{run / 'config.yaml'}")
     config = config.model_copy(update={"encoder": name})
-    found = identify(name, weights)
-    if found.weights_hash != trained.get("weights_hash"):
-        was, here = str(trained.get("weights_hash"))[:12], found.weights_hash[:12]
+    identity = identify(name, weights)
+    if identity.weights_hash != trained.get("weights_hash"):
+        was, here = str(trained.get("weights_hash"))[:12], identity.weights_hash[:12]
         raise AsmilError(
             f"{run}: it was trained on features of {config.encoder} with different weights (SHA-256 {was}, here "
             f"{here}); give the matching file with --weights"
         )
-    return WorkerPlan(config, found, weights, readers=readers)
+    return WorkerPlan(config, identity, weights, readers=readers)

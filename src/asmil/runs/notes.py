@@ -44,7 +44,7 @@ def read_epochs_done(training: Path) -> int:
 
 
 def read_choice(fold: Path) -> dict[str, Any] | None:
-    """The settings that nested cross-validation chose for a fold (`choice.json`); None if it has not yet."""
+    """The settings that nested cross-validation chose for a fold (`choice.json`); None if it has not chosen yet."""
     path = fold / CHOICE_FILE
     return read_json(path, _Choice, _REMEDY).settings if path.exists() else None
 
@@ -53,5 +53,5 @@ def read_inner_score(path: Path) -> Merit | None:
     """The score of an inner training of nested cross-validation (`score.json`); None if it has not ended."""
     if not path.exists():
         return None
-    found = read_json(path, _InnerScore, "delete it to repeat this inner training")
-    return Merit(found.score, found.loss)
+    stored = read_json(path, _InnerScore, "delete it to repeat this inner training")
+    return Merit(stored.score, stored.loss)

@@ -51,9 +51,9 @@ def read_operating_point(run: Path) -> OperatingPoint | None:
     path = run / FILE
     if not path.exists():
         return None
-    found = read_json(path, _File, "remove it and evaluate the run again")
-    thresholds = {(one.fold, one.seed): one.threshold for one in found.trainings}
-    return OperatingPoint(found.rule, found.positive, thresholds)
+    stored = read_json(path, _File, "remove it and evaluate the run again")
+    thresholds = {(training.fold, training.seed): training.threshold for training in stored.trainings}
+    return OperatingPoint(stored.rule, stored.positive, thresholds)
 
 
 class _Threshold(BaseModel):

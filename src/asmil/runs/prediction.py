@@ -78,7 +78,7 @@ def open_models(path: Path | str, device: str = "auto", method: str | None = Non
 
 
 def load_models(run: Run) -> None:
-    """Read everything that predictions need; what is missing or damaged is an error here, and not for every slide."""
+    """Read everything that predictions need, so that a missing or damaged file is one error, not one per slide."""
     _ = run.trained, run.operating_point, run.training_slides, run.splits
 
 
@@ -122,15 +122,15 @@ def predict_bag(
     map_kind: one of the `map_kinds` of the models; default: the first
     """
     used = run.trained if trained is None else trained
-    outputs = [infer(one.model, one.model.prepare(bag), run.device) for one in used]
+    outputs = [infer(each.model, each.model.prepare(bag), run.device) for each in used]
     heat = None
     if attention:
-        maps = [one.model.tile_map(output, map_kind) for one, output in zip(used, outputs, strict=True)]
+        maps = [each.model.tile_map(output, map_kind) for each, output in zip(used, outputs, strict=True)]
         heat = torch.stack(maps).mean(dim=0).float().numpy()
     return SlidePrediction(
         bag.id,
         len(bag),
-        average([one.task for one in used], [output.logits for output in outputs]),
+        average([each.task for each in used], [output.logits for output in outputs]),
         heat,
         map_kind or used[0].model.map_kinds[0],
         None if bag.coords is None else bag.coords.numpy(),
@@ -214,7 +214,7 @@ def write_attention(
 
 
 def slide_notes(infos: Sequence[FeatureInfo]) -> str:
-    """Notes on the slides of one prediction, one after the other; empty where there is nothing to say."""
+    """Notes on the slides of one prediction; empty if there are none."""
     notes = [note for info in infos for note in _notes(info)]
     tiles = sum(info.n_tiles for info in infos)
     if tiles < FEW_TILES and not all(info.may_be_slide_vector for info in infos):

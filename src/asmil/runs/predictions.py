@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,21 +33,16 @@ def read_predictions(path: Path) -> pd.DataFrame:
         table = without_categories(pd.read_parquet(path))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
-    wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
-    if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not contain integers; restore it or train again")
-    wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
-    if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not contain text; restore it or train again")
+    for name in [name for name in KEY_COLUMNS if name in table]:
+        expected = "integers" if name in ("fold", "seed") else "text"
+        is_text = all(isinstance(value, str) for value in table[name])
+        if not (is_integer_dtype(table[name]) if expected == "integers" else is_text):
+            raise AsmilError(f"{path}: the column {name} does not contain {expected}; restore it or train again")
     return table
 
 
-def _is_text(column: pd.Series[Any]) -> bool:
-    return all(isinstance(value, str) for value in column)
-
-
 def refuse_invalid(file: Path, table: pd.DataFrame, expected: PredictionFormat) -> None:
-    """Raise AsmilError if a table of predictions does not fit the task, or has values that cannot be."""
+    """Raise AsmilError if a table of predictions does not match the task, or has impossible values."""
     columns = (*KEY_COLUMNS, *expected.truth_columns, *expected.prediction_columns)
     missing = [name for name in columns if name not in table]
     if missing:

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of the folder, or what it is called beside another run of that name."""
+        """Name of the folder, or another name if several runs have this one."""
         return self._named or self.path.resolve().name
 
     @property
@@ -146,14 +146,14 @@ class Run:
 
     @cached_property
     def fold_names(self) -> FoldNames:
-        """How the folds are called; by their numbers if the splits cannot be read."""
+        """The names of the folds; their numbers if the splits cannot be read."""
         try:
             return FoldNames() if self.splits is None else self.splits.fold_names
         except AsmilError:
             return FoldNames()
 
     def roles_of(self, name: str, column: UnitKind = "slide") -> FoldsOfRoles:
-        """The folds of each role that a slide or patient has; empty if it is not one of the run."""
+        """The folds of each role of a slide or patient; empty if the run does not have it."""
         return self._roles[column].get(name, {})
 
     @cached_property
@@ -177,10 +177,10 @@ class Run:
         """
         unit = slide if isinstance(slide, Unit) else Unit.of_slide(slide)
         bags, headers = [], []
-        for one in unit.slides:
-            with naming_slide(one.slide, one):
+        for part in unit.slides:
+            with naming_slide(part.slide, part):
                 bag, header = read_bag_and_info(
-                    one.source, one.slide, one.mpp, accept=self.description.refuse_other_features
+                    part.source, part.slide, part.mpp, accept=self.description.refuse_other_features
                 )
             bags.append(bag)
             headers.append(header)
@@ -231,7 +231,7 @@ class Run:
 
     @cached_property
     def operating_point(self) -> OperatingPoint | None:
-        """The threshold that was chosen on validation slides; None if none was."""
+        """The threshold that was chosen on validation slides, or None."""
         point = read_operating_point(self.path)
         if point is not None and (len(self.classes) != 2 or point.positive not in self.classes):
             raise AsmilError(

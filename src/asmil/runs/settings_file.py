@@ -18,7 +18,7 @@ from asmil.runs.stored_settings import StoredSettings
 from asmil.settings.documents import read_yaml, validated
 from asmil.tables.columns import format_mapping
 
-_PLACES = ("cohort", "features", "out")
+_PATHS = ("cohort", "features", "out")
 _CHOICES = ("method", "preset", "columns")
 _TOP = ("folds", "seeds")
 _HEADER = """\
@@ -52,15 +52,15 @@ def read_settings_file(path: Path) -> SettingsFile:
         values = _of_run(path, values)
     # a section whose keys are all commented out
     values = {key: value for key, value in values.items() if value is not None}
-    known = [*_PLACES, "columns", *RunConfig.model_fields]
+    known = [*_PATHS, "columns", *RunConfig.model_fields]
     for key in values:
         if key not in known:
             raise AsmilError(f"{path}: unknown setting '{key}': {did_you_mean(str(key), known)}")
-    for key in (*_PLACES, *_CHOICES):
+    for key in (*_PATHS, *_CHOICES):
         if not isinstance(values.get(key, ""), str):
             raise AsmilError(f"{path}: '{key}' = {values[key]!r}: give a string")
-    cohort, features, out = (path.parent / values[key] if key in values else None for key in _PLACES)
-    changes = {key: value for key, value in values.items() if key not in (*_PLACES, *_CHOICES)}
+    cohort, features, out = (path.parent / values[key] if key in values else None for key in _PATHS)
+    changes = {key: value for key, value in values.items() if key not in (*_PATHS, *_CHOICES)}
     init = changes.get("init")
     if isinstance(init, Mapping) and isinstance(init.get("weights"), str):
         changes["init"] = {**init, "weights": str(path.parent / init["weights"])}

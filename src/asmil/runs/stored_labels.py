@@ -56,16 +56,16 @@ def store_labels(folder: Path, cohort: Cohort, kind: TaskKind) -> None:
 
 
 def label_changes(run: Run) -> LabelChanges | None:
-    """What has changed in the manifest of a run since its training; None if nothing has, or if it cannot be told.
+    """The outcomes that changed in the manifest of a run after its training; None if there are none.
 
-    It cannot be told for bundles, for runs of earlier versions, and if the manifest was moved or can no longer be read.
+    Changes are unknown for bundles, for runs of earlier versions, and if the manifest was moved or cannot be read.
     """
     stored, trained_on, kind = run.path / FILE, run.cohort, run.kind
     if not stored.is_file() or trained_on.manifest is None or not trained_on.is_there:
         return None
     before = read_labels(stored)
     try:
-        # as the training reads it: labels may be in several columns, and times be computed from others
+        # as in training: labels may be in several columns, and times may be computed from other columns
         manifest = read_whole_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
     except AsmilError:
         return None
@@ -84,11 +84,8 @@ def read_labels(path: Path) -> dict[str, Slide]:
     if "slide" not in table.names:
         raise AsmilError(f"{path}: the column slide is missing; restore it or train again")
     rows = [dict(zip(table.names, row, strict=True)) for row in zip(*table.cells, strict=True)]
-    return {slide.slide: slide for slide in _slides(rows)}
-
-
-def _slides(rows: list[dict[str, str]]) -> list[Slide]:
-    return [slide_of_row(row, FeatureSource(Path())) for row in rows if row.get("slide")]
+    slides = [slide_of_row(row, FeatureSource(Path())) for row in rows if row.get("slide")]
+    return {slide.slide: slide for slide in slides}
 
 
 def _cells(slide: Slide, kind: TaskKind) -> list[str]:

@@ -1,4 +1,4 @@
-"""The settings of a run, as its `config.yaml` states them; reading them executes no code that a run names.
+"""The settings in a run's `config.yaml`; reading them does not execute the user's own code.
 
 Every value may be None: earlier versions of asmil did not write all of them. `RunDescription` has the complete
 settings, with the defaults of the method.
@@ -45,7 +45,7 @@ class StoredTraining(_Section):
 
 
 class StoredAttention(_Section):
-    """The normalizer that replaces the one of the method; `own`: none does."""
+    """The normalizer that replaces that of the method; `own`: the method's own."""
 
     normalizer: str | None = None
 
@@ -58,20 +58,20 @@ class StoredAnchor(_Section):
 
 
 class StoredData(_Section):
-    """What was a bag, and how many of its tiles training used."""
+    """The unit of prediction, and the maximum number of tiles per bag in training."""
 
     unit: str | None = None
     max_tiles: int | None = None
 
 
 class StoredRecord(_Section):
-    """Of which slides attention was recorded: `none`, `all`, or the number of slides per class."""
+    """The slides whose attention was recorded: `none`, `all`, or the number of slides per class."""
 
     attention: str | int | None = None
 
 
 class StoredCohort(_Section):
-    """Where the manifest and the features were, and which columns were read; a bundle names none."""
+    """The paths of the manifest and the features, and the columns that were read; not in a bundle."""
 
     manifest: str | None = None
     features: str | None = None

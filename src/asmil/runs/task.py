@@ -72,9 +72,9 @@ def read_task(path: Path) -> Task:
     kind = str(values.get("kind"))
     if kind not in _FILES:
         raise AsmilError(f"{path}: this version of asmil does not support the task {kind!r}; update asmil")
-    found = validated(values, _FILES[kind], str(path), remedy)
+    stored = validated(values, _FILES[kind], str(path), remedy)
     try:
-        return found.task()
+        return stored.task()
     except AsmilError as error:
         raise AsmilError(f"{path}: {error}; {remedy}") from None
 

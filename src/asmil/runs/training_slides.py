@@ -1,9 +1,9 @@
 """What a run keeps of its training slides: hashes of their tiles, and the structure of their features.
 
-With them `predict` and `--init` recognize a slide that the models were trained on, also under another name, and
+With them `predict` and `--init` recognize slides that the models were trained on, also under another name, and
 features of another encoder. In a run the hashes are kept by slide. A bundle has a few of them in one sorted list,
-without names, patients or order: a hash cannot be turned back into features or an image, and only someone who has
-the features of a slide can tell whether it is among them.
+without names, patients or order: features and images cannot be computed from hashes, and only someone with the
+features of a slide can check whether it is among them.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class TrainingSlides:
 
     @cached_property
     def _holders(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
+        holders: dict[int, list[str]] = {}
         for name, sketch in self.sketches.items():
             for value in sketch.hashes.tolist():
-                found.setdefault(value, []).append(name)
-        return found
+                holders.setdefault(value, []).append(name)
+        return holders
 
     def for_bundle(self) -> TrainingSlides:
         """The same without the names of slides."""
@@ -92,9 +92,9 @@ class TrainingSlides:
         else:
             sketches = list(self.sketches.values())
             empty = [np.zeros(0, np.uint64)]
-            tensors["hashes"] = _signed(np.concatenate([*empty, *(one.hashes for one in sketches)]))
-            tensors["counts"] = torch.tensor([len(one.hashes) for one in sketches], dtype=torch.int64)
-            tensors["complete"] = torch.tensor([one.complete for one in sketches], dtype=torch.bool)
+            tensors["hashes"] = _signed(np.concatenate([*empty, *(sketch.hashes for sketch in sketches)]))
+            tensors["counts"] = torch.tensor([len(sketch.hashes) for sketch in sketches], dtype=torch.int64)
+            tensors["complete"] = torch.tensor([sketch.complete for sketch in sketches], dtype=torch.bool)
             state["slides"] = list(self.sketches)
         save_checkpoint(folder / FILE, tensors, state)
 

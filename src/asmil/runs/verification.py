@@ -59,13 +59,14 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
 
 def _verify_weights(path: Path, prefix: str) -> None:
     tensors, _ = checkpoint.load_checkpoint(path)
-    checkpoint.refuse_not_finite({name: one for name, one in tensors.items() if name.startswith(prefix)}, path)
+    checkpoint.refuse_not_finite({name: values for name, values in tensors.items() if name.startswith(prefix)}, path)
 
 
 def _verify_attention(training: Path) -> None:
     record = read_attention(training)
-    for slide in range(0 if record is None else len(record.slides)):
-        assert record is not None
+    if record is None:
+        return
+    for slide in range(len(record.slides)):
         record.attention(slide)
         record.coords(slide)
         record.scores(slide)

@@ -1,4 +1,4 @@
-"""Write a run folder: locked by one process, begun once, and cleared to train it again."""
+"""Write a run folder: lock it for one process, write its description once, and clear it to train again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WRITTEN = (
     "stability*",
 )
 _WRITTEN_FOLDERS = ("fold-*", "localization*", "faithfulness*")
-"""What a run folder holds: the run, and reports about it that are written there unless another folder is named."""
+"""The content of a run folder: the run, and its reports unless they were written to another folder."""
 
 
 class OtherRunError(AsmilError):
@@ -77,7 +77,7 @@ class RunWriter(RunLayout):
         if not self.config.exists():
             return
         there, now = dict(read_description(self).made_from().values), dict(description.made_from().values)
-        if TIME_UNIT not in there or TIME_UNIT not in now:  # an unknown unit contradicts none
+        if TIME_UNIT not in there or TIME_UNIT not in now:  # an unknown unit does not differ from a known one
             there.pop(TIME_UNIT, None)
             now.pop(TIME_UNIT, None)
         differing = MadeFrom(now).differences(MadeFrom(there).record())
@@ -88,12 +88,12 @@ class RunWriter(RunLayout):
             )
 
     def clear(self) -> None:
-        """Remove the run and the reports in its folder; files of others stay."""
+        """Remove the run and the reports in its folder; other files stay."""
         for pattern in (*_WRITTEN, *_WRITTEN_FOLDERS):
             for path in self.path.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
                     path.unlink()
-        # last: a run that was cleared in part is still known as the one that it was
+        # last, so that a partly cleared run is still recognized
         self.config.unlink(missing_ok=True)

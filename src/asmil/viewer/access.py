@@ -1,10 +1,10 @@
-"""Who may ask the server, and what a browser may do with its answers.
+"""Access control: which requests are answered, and what a browser may do with the answers.
 
-The server listens on this machine only, by default. Four things protect it: a page of another site cannot
-reach it under another name (the Host header is checked, against DNS rebinding), cannot make it work (requests that a
-browser marks as another site's are refused), cannot read its answers (no cross-origin access), and cannot make the
-page load anything from elsewhere (content security policy). When it listens on a network, a browser needs the token of
-the printed link; the link works once, then a cookie takes its place.
+By default the server listens on this machine only. Four things protect it: a page of another site cannot
+reach it under another name (the Host header is checked, against DNS rebinding), cannot start computations (requests
+that a browser marks as another site's are refused), cannot read its answers (no cross-origin access), and cannot make
+the page load anything from elsewhere (content security policy). If it listens on a network, a browser needs the token
+of the printed link; the link works once and sets a cookie.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ HEADERS = {
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site: a request of the page itself, and one that the user typed. A page on another port of this
-machine is "same-site", and has no business here."""
+machine is "same-site", and is refused."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is only reached from this machine."""
+    """Whether an address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -49,9 +49,9 @@ def is_loopback(host: str) -> bool:
 
 
 class OneTimeLinks:
-    """The token that opens a browser session, new after every use, and the secret that keeps it open.
+    """The token that starts a browser session, new after every use, and the secret of the session cookie.
 
-    announce: called with a new token when the one before was used
+    announce: called with the new token after each use
     """
 
     def __init__(self, announce: Callable[[str], None] = lambda token: None) -> None:
@@ -60,7 +60,7 @@ class OneTimeLinks:
         self._announce = announce
 
     def use(self, token: str) -> bool:
-        """Whether a token opens a session; it does so once."""
+        """Whether a token starts a session; every token works once."""
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return False
         self.token = secrets.token_urlsafe(24)
@@ -75,7 +75,7 @@ class OneTimeLinks:
 class AccessControl:
     """Middleware: refuses other hosts, methods that write, and browsers without a session; adds the headers.
 
-    links: None if the server listens on this machine only, and no session is needed
+    links: None if no session is needed, because the server listens on this machine only
     """
 
     def __init__(self, app: ASGIApp, host: str, links: OneTimeLinks | None) -> None:
@@ -99,7 +99,7 @@ class AccessControl:
         await (answer or self._app)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """The answer to a request that does not pass; None for one that does."""
+        """The answer to a refused request; None if it is accepted."""
         headers = Headers(scope=scope)
         if not self._is_own_name(headers.get("host", "")):
             return PlainTextResponse("This server does not answer to this name.", 421)
@@ -135,7 +135,7 @@ class AccessControl:
 
 
 def _is_own_request(headers: Headers, path: str) -> bool:
-    """Whether a request comes from the page or the user. Programs other than browsers send none of these headers."""
+    """Whether a request comes from the page or the user. Programs other than browsers do not send these headers."""
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         return False
@@ -160,7 +160,7 @@ def _without_port(host: str) -> str:
 
 def _cookie(headers: Headers) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return found.value if found is not None else ""
+    return "" if cookie is None else cookie.value

@@ -1,4 +1,4 @@
-"""The web application: what the page asks for, by numbers of slides and runs, never by paths."""
+"""The web application: answers requests of the page, which name slides and runs by number, never by path."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from asmil.cohort.features import inspect_features
-from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 from asmil.explain.caveats import Caveats
-from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, RELATIVE_TICKS, lookup_table
+from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, RELATIVE_TICKS, lookup_table, value_range
 from asmil.explain.qupath import write_tiles
-from asmil.explain.tile_map import SlideFrame, read_frame
+from asmil.explain.tile_map import read_frame
 from asmil.explain.tile_raster import tile_raster
 from asmil.slides.image import SlideImage
 from asmil.version import __version__
@@ -35,14 +34,14 @@ from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
-from asmil.viewer.run_table import RunTable, read_run_table, unread_run
-from asmil.viewer.tile_values import HIGHEST, TileValues, extremes, value_range
+from asmil.viewer.run_table import RunTable, read_run_table
+from asmil.viewer.tile_values import HIGHEST, TileValues, extremes
 
 STATIC = Path(__file__).parent / "static"
 PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
 COLOR_MAPS = (*ONE_SIGN, *BOTH_SIGNS, "turbo", "gray")
 MOST_CELLS = 2_000_000
-"""Of the small picture that a map is in the browser."""
+"""Largest number of pixels of a map in the browser."""
 THUMBNAIL_PX = 128
 LARGEST_REGION, LARGEST_PICTURE = 1 << 16, 2048
 KEEP_A_YEAR, KEEP_NOTHING = "private, max-age=31536000, immutable", "no-store"
@@ -50,9 +49,8 @@ LARGEST_PIXEL = 1 << 31
 
 
 def require_page(static: Path = STATIC) -> None:
-    """Stop if the page was not built."""
-    missing = [name for name in PAGE_FILES if not (static / name).is_file()]
-    if missing:
+    """Raise if the page was not built."""
+    if not all((static / name).is_file() for name in PAGE_FILES):
         raise AsmilError(
             "the page of the viewer is not built; install npm and run `make viewer` in the source folder, or install "
             "asmil from a wheel"
@@ -62,9 +60,9 @@ def require_page(static: Path = STATIC) -> None:
 class Viewer:
     """Answers the requests of the page for a collection of slides.
 
-    Addresses carry the token of what they name, `v` of the slide or its image and `r` of the run. If it is not that of
-    the files as they are now, the page is out of date and the answer is 409: another cohort may be served on the same
-    port, and a slide, its features or a run may have been replaced. Only pictures with a token are kept by a browser.
+    Addresses contain a token of what they name: `v` of the slide or its image, `r` of the run. If the files now have
+    another token, the page is out of date and the answer is 409: another cohort may be served on the same port, and a
+    slide, its features or a run may have been replaced. Browsers cache only pictures with a token.
     """
 
     def __init__(self, collection: Collection, device: str = "auto") -> None:
@@ -107,7 +105,7 @@ class Viewer:
         return _json({"instance": self._instance, "runs": [maps.token for maps in self._maps]})
 
     def _about(self, request: Request) -> Response:
-        """The list of slides, with what every run says of them."""
+        """The list of slides, with the roles and predictions of every run."""
         versions = [maps.token for maps in self._maps]
         tables = [self._table(number, version) for number, version in enumerate(versions)]
         slides = [
@@ -157,15 +155,15 @@ class Viewer:
         )
 
     def _table(self, number: int, version: str) -> RunTable:
-        """What a run says of its slides, read again when the run has changed."""
+        """The predictions and roles of a run, read again when the run has changed."""
         known = self._tables.get(number)
         if known is None or known[0] != version:
             run = self._collection.runs[number]
             try:
-                known = (version, read_run_table(run))
+                table = read_run_table(run)
             except AsmilError as error:  # its folder was deleted while the page is open
-                known = (version, unread_run(run, str(error)))
-            self._tables[number] = known
+                table = RunTable(run.name, notes=(str(error),))
+            known = self._tables[number] = (version, table)
         return known[1]
 
     def _slide(self, request: Request) -> Response:
@@ -181,10 +179,10 @@ class Viewer:
             frame = read_frame(slide.name, slide.features, slide.mpp)
             about |= {"size": frame.size_px, "mpp": frame.mpp}
         elif about["mpp"] is None and slide.features is not None:
-            about["mpp"] = inspect_features(slide.features).mpp  # of the user, when the features were extracted
+            about["mpp"] = inspect_features(slide.features).mpp  # that the user gave when the features were extracted
         if about["size"] is None:
-            why = about["image_error"] or f"{slide.name}: there is neither an image nor features of this slide"
-            raise AsmilError(f"{why}; name the folder of images with --slides" if not about["image_error"] else why)
+            nothing = f"{slide.name}: there is neither an image nor features of this slide"
+            raise AsmilError(about["image_error"] or f"{nothing}; name the folder of images with --slides")
         return _json(about)
 
     def _annotations(self, request: Request) -> Response:
@@ -231,7 +229,7 @@ class Viewer:
     def _picture(
         self, request: Request, what: tuple[object, ...], make: Callable[[TilePyramid, tuple[object, ...]], bytes]
     ) -> Response:
-        """A JPEG that the browser may keep if its address names the image as it is."""
+        """A JPEG, which the browser may cache if its address contains the token of the image."""
         slide = self._listed(request)
         version = self._image_token(slide)
         asked = request.query_params.get("v")
@@ -250,17 +248,16 @@ class Viewer:
 
     def _image_token(self, slide: ViewedSlide) -> str | None:
         """Changes when the image file does; None without one."""
-        return (
-            None if slide.image is None else token("image", slide.name, slide.image.mpp, file_state(slide.image.path))
-        )
+        image = slide.image
+        return None if image is None else token("image", slide.name, image.mpp, file_state(image.path))
 
     def _slide_token(self, slide: ViewedSlide) -> str:
         """Changes when anything that is shown of a slide does: its row, image, features or annotations."""
         known = [run.slides.get(slide.name) for run in self._collection.runs]
-        sources = [slide.features, *(None if one is None else one.source for one in known)]
+        sources = [slide.features, *(None if in_run is None else in_run.source for in_run in known)]
         outlines = None if slide.annotation is None else file_state(slide.annotation)
         row = (slide.name, slide.patient, slide.label, slide.site, slide.mpp)
-        return token("slide", row, self._image_token(slide), [features_state(one) for one in sources], outlines)
+        return token("slide", row, self._image_token(slide), [features_state(source) for source in sources], outlines)
 
     def _places(self, request: Request) -> Response:
         slide = self._known(request)
@@ -275,7 +272,8 @@ class Viewer:
                 f"{slide.name}: there are no features of this slide, so there is no map; extract them with "
                 "`asmil extract`, or name their folder with --features"
             )
-        frame = self._frame(slide, source)
+        with ExitStack() as stack:
+            frame = read_frame(slide.name, source, slide.mpp, self._image(slide, stack))
         raster = tile_raster(frame.coords, frame.tile_px, MOST_CELLS)
         about = {
             "tiles": len(frame.coords),
@@ -288,12 +286,8 @@ class Viewer:
         }
         return _packed(pack(about, {"coords": frame.coords.astype(np.int32), "cells": raster.index}))
 
-    def _frame(self, slide: ViewedSlide, source: FeatureSource) -> SlideFrame:
-        with ExitStack() as stack:
-            return read_frame(slide.name, source, slide.mpp, self._image(slide, stack))
-
     def _image(self, slide: ViewedSlide, stack: ExitStack) -> SlideImage | None:
-        """The open image, as long as the stack; None without one, or if it cannot be read, which the page reports."""
+        """The image, open until the stack is closed; None without one, or if it cannot be read."""
         if slide.image is None:
             return None
         try:
@@ -324,60 +318,54 @@ class Viewer:
         return _json(answer)
 
     def _map(self, request: Request) -> Response:
-        found = self._read_map(request)
-        low, high = value_range(found.values, found.kind)
-        top, bottom = extremes(found.values)
+        shown = self._read_map(request)
+        low, high = value_range(shown.values, shown.kind)
+        top, bottom = extremes(shown.values)
         about = {
             "shown": top.shape[1],
-            "kind": found.kind,
             "low": low,
             "high": high,
-            "moments": len(found.values),
-            "tiles": found.values.shape[1],
-            "epochs": found.epochs,
-            "jsd": found.jsd,
-            "kept": found.kept,
-            "note": found.note,
-            "explained": found.explained,
-            "scales": found.scales,
-            "averages": found.averages,
+            "moments": len(shown.values),
+            "tiles": shown.values.shape[1],
+            "scales": shown.scales,
             "relative_ends": [RELATIVE_TICKS[0], RELATIVE_TICKS[-1]],
-            "findings": found.findings,
+            "findings": shown.findings,
+            **{name: value for name, value in vars(shown).items() if name != "values"},
         }
-        arrays: dict[str, Any] = {name: found.codes(name) for name in found.scales}
+        arrays: dict[str, Any] = {name: shown.codes(name) for name in shown.scales}
         arrays |= {"top": top, "bottom": bottom}
-        if len(found.values) == 1:
-            arrays["exact"] = found.values[0].astype(np.float32)
+        if len(shown.values) == 1:
+            arrays["exact"] = shown.values[0].astype(np.float32)
         return _packed(pack(about, arrays))
 
     def _read_map(self, request: Request) -> TileValues:
-        found = self._run(request).read(self._known(request).name, choice_from(request.query_params))
+        shown = self._run(request).read(self._known(request).name, choice_from(request.query_params))
         self._known(request)  # its features may have been replaced, and the run trained again, while it was computed
         self._run(request)
-        return found
+        return shown
 
     def _geojson(self, request: Request) -> Response:
-        """The map that is shown, for QuPath: the tiles that are not hidden."""
-        slide, found = self._known(request), self._read_map(request)
-        moment = _whole_number(request, "moment", len(found.values) - 1)
+        """The visible tiles of the map, for QuPath."""
+        slide, shown = self._known(request), self._read_map(request)
+        moment = _whole_number(request, "moment", len(shown.values) - 1)
         threshold = _whole_number(request, "threshold", HIGHEST)
         name = request.query_params.get("scale", "")
-        name = name if name in found.scales else found.scales[0]
-        shown = np.where(found.codes(name)[moment] >= threshold, found.values[moment], np.nan)
-        notes = [note for note in (found.note, *found.findings[moment : moment + 1]) if note]
+        name = name if name in shown.scales else shown.scales[0]
+        visible = np.where(shown.codes(name)[moment] >= threshold, shown.values[moment], np.nan)
+        notes = [note for note in (shown.note, *shown.findings[moment : moment + 1]) if note]
         source = self._collection.runs[request.path_params["run"]].slides[slide.name].source
         with ExitStack() as stack:
             image = self._image(slide, stack)
             frame = read_frame(slide.name, source, slide.mpp, image)
             path = Path(stack.enter_context(TemporaryDirectory(prefix="asmil-"))) / "tiles.geojson"
             origin = (0, 0) if image is None else image.bounds_origin
-            scale, caveats = found.color_scale(name, moment), Caveats(self._run(request).alarms, tuple(notes))
-            write_tiles(path, frame, shown, found.kind, scale, origin=origin, caveats=caveats)
+            scale, caveats = shown.color_scale(name, moment), Caveats(self._run(request).alarms, tuple(notes))
+            write_tiles(path, frame, visible, shown.kind, scale, origin=origin, caveats=caveats)
             content = path.read_bytes()
         return Response(content, media_type="application/geo+json", headers={"Cache-Control": KEEP_NOTHING})
 
     def _known(self, request: Request) -> ViewedSlide:
-        """The slide that a request names, as the page knows it."""
+        """The slide of a request; raises if it has changed since the page was loaded."""
         slide = self._listed(request)
         if (asked := request.query_params.get("v")) is not None:
             _check(slide.name, asked, self._slide_token(slide))
@@ -418,7 +406,7 @@ def build_app(
     return Starlette(
         routes=viewer.routes(),
         middleware=[Middleware(AccessControl, host=host, links=links)],
-        exception_handlers={Outdated: _told_outdated, AsmilError: _told},
+        exception_handlers={AsmilError: _report},
         lifespan=closing,
     )
 
@@ -430,18 +418,8 @@ def color_maps() -> dict[str, str]:
 
 def _image_about(pyramid: TilePyramid) -> dict[str, Any]:
     image = pyramid.image
-    levels = [
-        {
-            "width": level.width,
-            "height": level.height,
-            "tile_width": level.tile_width,
-            "tile_height": level.tile_height,
-            "downsample": level.downsample,
-            "across": level.across,
-            "down": level.down,
-        }
-        for level in pyramid.levels
-    ]
+    names = ("width", "height", "tile_width", "tile_height", "downsample", "across", "down")
+    levels = [{name: getattr(level, name) for name in names} for level in pyramid.levels]
     return {
         "size": image.size,
         "mpp": None if image.resolution is None else image.resolution.mpp,
@@ -457,12 +435,8 @@ def _json(content: Any, status: int = 200) -> Response:
     return JSONResponse(content, status, headers={"Cache-Control": KEEP_NOTHING})
 
 
-async def _told(request: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 422)
-
-
-async def _told_outdated(request: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 409)
+async def _report(request: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 409 if isinstance(error, Outdated) else 422)
 
 
 def _outdated(name: str) -> Outdated:
@@ -470,7 +444,7 @@ def _outdated(name: str) -> Outdated:
 
 
 def _check(name: str, asked: str | None, current: str | None) -> None:
-    """Stop if the page knows something else than there is now."""
+    """Raise if the token of the page is not the current one."""
     if asked is not None and asked != current:
         raise _outdated(name)
 

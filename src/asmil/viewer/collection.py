@@ -1,4 +1,4 @@
-"""What is shown: the slides of runs and cohorts, joined by name."""
+"""The slides of runs and cohorts that the viewer shows, joined by name."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MOST_NOTES = 5
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are if they are not beside the manifest.
+    """Where files are if they are not next to the manifest.
 
     mpp: microns per level-0 pixel of every slide
-    mask_value: that of tumor in masks with several values
+    mask_value: the value of tumor in masks with several values
     """
 
     cohort: Path | None = None
@@ -45,7 +45,7 @@ class Places:
 
 @dataclass(frozen=True)
 class ViewedSlide:
-    """A slide: its row of the manifest, and what there is of it.
+    """A slide: its row of the manifest, and its files.
 
     label: class, value, or follow-up time with its event, as text
     """
@@ -71,7 +71,7 @@ class ViewedRun:
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything that the page may show. notes: what could not be found; mask_value: that of tumor in masks."""
+    """Everything that the page may show. notes: what could not be found; mask_value: see `Places`."""
 
     title: str
     slides: tuple[ViewedSlide, ...]
@@ -89,53 +89,49 @@ def collect(sources: Sequence[Path], places: Places) -> Collection:
     notes: list[str] = []
     for source in sources:
         if RunLayout(source).config.is_file():
-            found = _of_run(source, places)
-            runs.append(found.run)
+            files = _of_run(source, places)
+            runs.append(ViewedRun(source, source.resolve().name, files.with_features))
         else:
             refuse_absent(source)
-            found = _of_cohort(source, places)
-        notes += found.notes
-        for slide in found.slides:
+            files = _of_cohort(source, places)
+        notes += files.notes
+        for slide in files.slides:
             known = joined.get(slide.name)
             joined[slide.name] = slide if known is None else _joined(known, slide)
     slides = _with_annotations(list(joined.values()), places, sources, notes)
     if not slides:
         raise AsmilError(f"{sources[0]}: there is no slide in it; {'; '.join(notes) or 'give another folder'}")
     title = ", ".join(source.resolve().name for source in sources)
-    named = tuple(_named_apart(runs))
+    names = unique_names([run.path for run in runs])
+    named = tuple(replace(run, name=name) for run, name in zip(runs, names, strict=True))
     return Collection(title, tuple(slides), named, tuple(dict.fromkeys(notes)), places.mask_value)
 
 
 @dataclass
-class _Found:
+class _Source:
+    """The slides of one run, manifest or folder; with_features: those with features, for a run."""
+
     slides: list[ViewedSlide]
     with_features: dict[str, Slide] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    path: Path | None = None
-
-    @property
-    def run(self) -> ViewedRun:
-        assert self.path is not None
-        return ViewedRun(self.path, self.path.resolve().name, self.with_features)
 
 
-def _of_run(path: Path, places: Places) -> _Found:
+def _of_run(path: Path, places: Places) -> _Source:
     run = Run(path)
     trained_on = run.cohort
     if places.cohort is not None:
         trained_on = trained_on.at(places.cohort)
     if not trained_on.is_there:
         manifest = trained_on.manifest
-        where = "a manifest that it does not name" if manifest is None else f"{manifest}, which is not there"
+        where = "a manifest that it does not name" if manifest is None else f"{manifest}, which does not exist"
         raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
-    found = _of_manifest(trained_on, places)
-    found.path = path
+    files = _of_manifest(trained_on, places)
     if places.cohort is None and (changes := label_changes(run)) is not None:
-        found.notes.append(changes.sentence(f"the models of {path} were trained with the old ones"))
-    return found
+        files.notes.append(changes.sentence(f"the models of {path} were trained with the old ones"))
+    return files
 
 
-def _of_cohort(source: Path, places: Places) -> _Found:
+def _of_cohort(source: Path, places: Places) -> _Source:
     if source.is_dir():
         for name in MANIFEST_NAMES:
             if (source / name).is_file():
@@ -151,7 +147,7 @@ def _of_cohort(source: Path, places: Places) -> _Found:
         ViewedSlide(file.name, file.name, None, file, features.get(file.name), mpp=file.mpp)
         for file in _with_mpp(_slide_files(source), places.mpp)
     ]
-    return _Found(slides)
+    return _Source(slides)
 
 
 def _slide_files(source: Path) -> list[SlideFile]:
@@ -163,17 +159,17 @@ def _slide_files(source: Path) -> list[SlideFile]:
         raise AsmilError(f"{source}: this is neither a run folder (no config.yaml) nor a cohort ({error})") from None
 
 
-def _of_features(source: Path, places: Places) -> _Found:
+def _of_features(source: Path, places: Places) -> _Source:
     notes: list[str] = []
     images = _images(places, source.parent, {}, notes)
     slides = [
-        ViewedSlide(one.slide, one.patient, None, images.get(one.slide), one.source, mpp=places.mpp)
-        for one in cohort_from_features(source).slides
+        ViewedSlide(slide.slide, slide.patient, None, images.get(slide.slide), slide.source, mpp=places.mpp)
+        for slide in cohort_from_features(source).slides
     ]
-    return _Found(slides, {}, notes)
+    return _Source(slides, {}, notes)
 
 
-def _of_manifest(given: RunCohort, places: Places) -> _Found:
+def _of_manifest(given: RunCohort, places: Places) -> _Source:
     manifest = given.manifest
     assert manifest is not None
     cohort, problems = given.read(features=places.features)
@@ -203,7 +199,7 @@ def _of_manifest(given: RunCohort, places: Places) -> _Found:
         )
         for name, row in rows.items()
     ]
-    return _Found(slides, features, notes)
+    return _Source(slides, features, notes)
 
 
 def _outcome(row: Mapping[str, str], unit: str) -> str | None:
@@ -216,18 +212,18 @@ def _outcome(row: Mapping[str, str], unit: str) -> str | None:
 
 
 def _images(places: Places, beside: Path, own: Mapping[str, SlideFile], notes: list[str]) -> dict[str, SlideFile]:
-    """The images by slide: those of the folder that was given, those that a table names, those in `slides`."""
-    found: list[SlideFile] = []
-    named = {name: file for name, file in own.items() if file.path.exists()}
+    """The images by slide: of the given folder, else of the manifest, else of the folder `slides` next to it.
+
+    own: those of the manifest
+    """
+    images = {name: file for name, file in own.items() if file.path.exists()}
     if places.slides is not None:
-        images = named | {file.name: file for file in find_slides(places.slides)}
-        return {file.name: file for file in _with_mpp(images.values(), places.mpp)}
-    if (beside / SLIDES_FOLDER).is_dir():
+        images |= {file.name: file for file in find_slides(places.slides)}
+    elif (beside / SLIDES_FOLDER).is_dir():
         try:
-            found = find_slides(beside / SLIDES_FOLDER)
+            images = {file.name: file for file in find_slides(beside / SLIDES_FOLDER)} | images
         except AsmilError as error:
             notes.append(str(error))
-    images = {file.name: file for file in found} | named
     return {file.name: file for file in _with_mpp(images.values(), places.mpp)}
 
 
@@ -250,25 +246,19 @@ def _joined(known: ViewedSlide, other: ViewedSlide) -> ViewedSlide:
 def _with_annotations(
     slides: list[ViewedSlide], places: Places, sources: Sequence[Path], notes: list[str]
 ) -> list[ViewedSlide]:
-    """The slides with their annotation files: of the folder given, or of `annotations` beside the features."""
+    """The slides with their annotation files: of the given folder, or of folders `annotations` next to their files."""
     names = [slide.name for slide in slides]
+    files: Mapping[str, Path] = {}
     if places.annotations is not None:
-        files = find_annotations(places.annotations, names)
-        return [replace(slide, annotation=files.by_slide.get(slide.name)) for slide in slides]
-    roots = [slide.features.path.parent.parent for slide in slides if slide.features is not None]
-    roots += [slide.image.path.parent.parent for slide in slides if slide.image is not None]
-    roots += [source if source.is_dir() else source.parent for source in sources]
-    found: dict[str, Path] = {}
-    for folder in dict.fromkeys(root / ANNOTATIONS_FOLDER for root in roots):
-        if folder.is_dir():
-            try:
-                found = find_annotations(folder, names).by_slide | found
-            except AsmilError as error:
-                notes.append(str(error))
-    return [replace(slide, annotation=found.get(slide.name)) for slide in slides]
-
-
-def _named_apart(runs: Sequence[ViewedRun]) -> list[ViewedRun]:
-    """Runs of one name get those of the folders above them in front."""
-    names = unique_names([run.path for run in runs])
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+        files = find_annotations(places.annotations, names).by_slide
+    else:
+        roots = [slide.features.path.parent.parent for slide in slides if slide.features is not None]
+        roots += [slide.image.path.parent.parent for slide in slides if slide.image is not None]
+        roots += [source if source.is_dir() else source.parent for source in sources]
+        for folder in dict.fromkeys(root / ANNOTATIONS_FOLDER for root in roots):
+            if folder.is_dir():
+                try:
+                    files = {**find_annotations(folder, names).by_slide, **files}
+                except AsmilError as error:
+                    notes.append(str(error))
+    return [replace(slide, annotation=files.get(slide.name)) for slide in slides]

@@ -1,7 +1,7 @@
-"""Tokens for addresses: a browser may keep what it got, since another file, or one that was changed, has another token.
+"""Tokens for addresses: browsers may cache answers, since another or a changed file has another token.
 
-A token is made from the path, the size and the times of a file, without reading it. The time of the last change of its
-status counts, too: a file that is replaced by one of equal size and with the old date is still another one.
+A token is made from the path, size and times of a file, without reading it. This includes the time of the last status
+change (ctime), so that a file replaced by one of the same size and date is recognized.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ State = tuple[tuple[str, int, int, int], ...]
 
 
 class Outdated(AsmilError):
-    """A page asks for something that has changed since it was loaded."""
+    """A page requests something that has changed since the page was loaded."""
 
 
 def token(*parts: object) -> str:
@@ -35,7 +35,7 @@ def token(*parts: object) -> str:
 
 
 def file_state(path: Path) -> State:
-    """Path, size and times of a file, or of all files of a folder; those of a file that is missing are 0.
+    """Path, size and times of a file, or of all files of a folder; 0 for a missing file.
 
     The pixels of a .mrxs file are in the folder of its name.
     """
@@ -43,7 +43,7 @@ def file_state(path: Path) -> State:
 
 
 def features_state(source: FeatureSource | None) -> object:
-    """What changes when features are written again."""
+    """A value that changes when features are written again."""
     if source is None:
         return None
     try:
@@ -53,7 +53,7 @@ def features_state(source: FeatureSource | None) -> object:
 
 
 def run_token(layout: RunLayout) -> str:
-    """Changes when a run is trained again, or when one of its trainings ends; not with every epoch."""
+    """A token that changes when a run is trained again, or when one of its trainings ends; not with every epoch."""
     files = [layout.path / name for name in OF_RUN]
     for _, _, folder in layout.trainings():
         if is_finished(folder):

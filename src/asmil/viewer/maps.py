@@ -1,11 +1,11 @@
-"""The maps of a run: by its trained models, and as they were recorded during training."""
+"""The maps of a run: of its trained models, and those recorded during training."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.color_scale import average_weight
-from asmil.runs.attention_file import AttentionRecord, read_attention
+from asmil.runs.attention_file import read_attention
 from asmil.runs.notes import read_kept_epoch
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROWS_KIND = "attention row"
 TILE_KIND = "tile probability"
 PREDICTED = "predicted"
+TRAINED_ON_IT = "the models were trained on this slide"
 MOST_MAPS = 8
 MOST_ROWS = 512
 MOST_NAMED = 8
@@ -41,11 +42,11 @@ AXIS_SIZES = {"token": "tokens", "branch": "branches", "head": "heads"}
 
 @dataclass(frozen=True)
 class MapChoice:
-    """Which map of a run.
+    """Which map of a run is shown.
 
-    training: (fold, seed); None: all models that were not trained on the slide, averaged
-    recorded: as it was recorded during training
-    kind, part: of a trained model's map; the part is a class, head, token or branch
+    training: (fold, seed); None: the mean over all models that were not trained on the slide
+    recorded: whether to show the attention recorded during training
+    kind, part: of the map of a trained model; the part is the index of a class, head, token or branch
     """
 
     training: tuple[int, int] | None = None
@@ -55,9 +56,9 @@ class MapChoice:
 
 
 class RunMaps:
-    """All maps of one run. Models are loaded when a map first needs them, and again when the run was trained again.
+    """All maps of one run. Models are loaded when a map first needs them, and again if the run was trained again.
 
-    Safe from several threads.
+    Thread-safe.
     """
 
     def __init__(self, run: ViewedRun, device: str = "auto") -> None:
@@ -74,25 +75,20 @@ class RunMaps:
 
     @property
     def token(self) -> str:
-        """Changes when the run is trained again; what was read of it before is forgotten then."""
+        """Changes when the run is trained again; everything that was read from it is then dropped."""
         now = run_token(self._run.layout)
         if now != self._token:
-            self._forget(now)
+            with self._lock:
+                self._explainer = self._kinds = self._alarms = None
+                self._computed.clear()
+                with suppress(AsmilError):  # being written, or deleted: the next request tries again
+                    self._run = Run(self._viewed.path, self._device)
+                    self._token = now
         return now
-
-    def _forget(self, token: str) -> None:
-        with self._lock:
-            self._explainer = self._kinds = self._alarms = None
-            self._computed.clear()
-            try:
-                self._run = Run(self._viewed.path, self._device)
-            except AsmilError:
-                return  # being written, or gone: the next request looks again
-            self._token = token
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What is wrong with the run, one sentence each; found out once."""
+        """The alarms of the run, one sentence each; computed once."""
         from asmil.evaluation.run_alarms import alarm_findings
 
         with self._lock:
@@ -101,7 +97,7 @@ class RunMaps:
             return self._alarms
 
     def recorded(self, slide: str) -> list[dict[str, Any]]:
-        """The trainings that recorded a slide: fold, seed, and how many moments."""
+        """The trainings that recorded a slide: fold, seed, and number of recordings."""
         unit = self._unit(slide)
         trainings = []
         for fold, seed, folder in self._run.layout.trainings():
@@ -111,15 +107,18 @@ class RunMaps:
         return trainings
 
     def why_not_recorded(self, slide: str) -> str:
-        """What to do to see recorded attention, for a slide that has none."""
+        """Why a slide has no recorded attention, and what to do."""
         if self._run.settings.record.attention in (None, "none", 0):
             return (
                 "This run recorded no attention. Train again into another folder with --set record.attention=all "
                 "to see how attention evolved."
             )
-        if self._roles(slide) == {"test"}:
+        roles = set[str]()
+        with suppress(AsmilError, OSError):  # the run has just begun
+            roles = set(self._run.roles_of(slide))
+        if roles == {"test"}:
             return (
-                f"{slide} is a test slide, and attention is never recorded on those: a training must not look at "
+                f"{slide} is a test slide. Attention is never recorded on test slides, since training must not use "
                 f"them. {self._recorded_slides()}"
             )
         return (
@@ -136,14 +135,8 @@ class RunMaps:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"Recorded: {', '.join(names[:MOST_NAMED])}{more}."
 
-    def _roles(self, slide: str) -> set[str]:
-        try:
-            return set(self._run.roles_of(slide))
-        except (AsmilError, OSError):
-            return set()  # the run has just begun
-
     def kinds(self, slide: str) -> list[dict[str, Any]]:
-        """The kinds of map that the trained models have, with the names of their parts."""
+        """The kinds of maps of the trained models, with the names of their parts."""
         unit = self._unit(slide)
         with self._lock:
             if self._kinds is None:
@@ -154,16 +147,16 @@ class RunMaps:
         """Fold and seed of the models that are used for a slide, and a note if they were trained on it."""
         unit = self._unit(slide)
         with self._lock:
-            note = "the models were trained on this slide" if self._run.saw(unit.name) else ""
+            note = TRAINED_ON_IT if self._run.saw(unit.name) else ""
             return [(trained.fold, trained.seed) for trained in self._run.trained_for(unit.name)], note
 
     def read(self, slide: str, choice: MapChoice) -> TileValues:
         """The values of a map."""
         if choice.recorded:
             return self._recorded(slide, choice)
-        with self._lock:  # models compute one after another
+        with self._lock:  # models compute one after the other
             unit = self._unit(slide)
-            key = (slide, choice, *(repr(features_state(one.source)) for one in unit.slides))
+            key = (slide, choice, *(repr(features_state(part.source)) for part in unit.slides))
             if key not in self._computed:
                 self._computed[key] = self._compute(slide, choice)
             self._computed.move_to_end(key)
@@ -180,7 +173,7 @@ class RunMaps:
             return self._explainer
 
     def _find_kinds(self, unit: Unit) -> dict[str, list[str]]:
-        """Every kind of map, and its parts: classes to explain, or rows of the attention."""
+        """The parts of every kind of map: classes to explain, or rows of the attention."""
         explainer = self._models()
         trained = self._run.trained[0]
         own = trained.model.map_kinds if trained.model.has_tile_map else ()
@@ -192,13 +185,10 @@ class RunMaps:
         if rows is not None and 1 < len(rows) <= MOST_ROWS:
             kinds[ROWS_KIND] = row_names(trained.model, len(rows), tuple(classes))
         if explainer.tile_probabilities(bag):
-            kinds[TILE_KIND] = self._tile_classes(classes)
+            # the first is the default: of two classes the positive one, which is the second
+            of_two = len(classes) == 2 and self._run.settings.task.kind in (None, "classification")
+            kinds[TILE_KIND] = classes[::-1] if of_two else [PREDICTED, *classes]
         return kinds
-
-    def _tile_classes(self, classes: list[str]) -> list[str]:
-        """The classes of tiles, the one to begin with first: of two the positive one, which is the second."""
-        of_two = len(classes) == 2 and self._run.settings.task.kind in (None, "classification")
-        return classes[::-1] if of_two else [PREDICTED, *classes]
 
     def _compute(self, slide: str, choice: MapChoice) -> TileValues:
         unit = self._unit(slide)
@@ -209,12 +199,14 @@ class RunMaps:
             raise AsmilError(f"{self._viewed.name}: there is no map '{kind}' of {slide}; {did_you_mean(kind, known)}")
         trained = self._run.trained_for(unit.name)
         if choice.training is not None:
-            trained = [one for one in self._run.trained if (one.fold, one.seed) == choice.training]
+            trained = [each for each in self._run.trained if (each.fold, each.seed) == choice.training]
             if not trained:
                 raise AsmilError(f"{self._viewed.name}: no finished training of fold and seed {choice.training}")
-        part = _within(choice.part, max(1, len(known[kind])))
+        part, n_parts = choice.part, max(1, len(known[kind]))
+        if not 0 <= part < n_parts:
+            raise AsmilError(f"there is no part {part} of this map; it has {n_parts}")
         bag, headers = self._run.bag(unit)
-        notes = ["the models were trained on this slide"] if self._run.saw(unit.name) else []
+        notes = [TRAINED_ON_IT] if self._run.saw(unit.name) else []
         explained = ""
         if kind == ROWS_KIND:
             rows = self._attention_rows(trained[0], bag)
@@ -243,7 +235,7 @@ class RunMaps:
     def _unit(self, slide: str) -> Unit:
         """The bag that a slide is part of."""
         if self._run.cohort.manifest != self._manifest:
-            raise AsmilError(f"{self._viewed.name}: it was trained again on another cohort; start asmil view again")
+            raise AsmilError(f"{self._viewed.name}: it was trained again on another cohort; restart asmil view")
         known = self._viewed.slides.get(slide)
         if known is None:
             raise AsmilError(
@@ -256,7 +248,7 @@ class RunMaps:
         return next(unit for unit in units if unit.name == known.patient)
 
     def _attention_rows(self, trained: TrainedModel, bag: Bag) -> Floats | None:
-        """The attention of every row (head, token, branch or class) of one model, A x N; None without attention."""
+        """The attention of one model, A x N, one row per head, token, branch or class; None without attention."""
         from asmil.models.inference import infer
 
         output = infer(trained.model, trained.model.prepare(bag), self._run.device)
@@ -268,45 +260,36 @@ class RunMaps:
         unit = self._unit(slide)
         if choice.training is None:
             raise AsmilError("recorded attention is that of one training; give its fold and seed")
-        folder = self._folder(choice.training)
+        folders = {(fold, seed): folder for fold, seed, folder in self._run.layout.trainings()}
+        if (folder := folders.get(choice.training)) is None:
+            raise AsmilError(f"{self._viewed.name}: there is no training of fold and seed {choice.training}")
         record = read_attention(folder)
         if record is None or unit.name not in record.slides:
             raise AsmilError(self.why_not_recorded(slide))
         attention = record.attention(record.slides.index(unit.name))
         divergence = measures.in_blocks(measures.jsd, attention[1:], attention[:-1])
-        tiles = _tiles_of(slide, unit, [inspect_features(one.source).n_tiles for one in unit.slides])
-        part, n_tiles = attention[:, tiles], tiles.stop - tiles.start
-        if part.shape[1] != n_tiles:
+        tiles = _tiles_of(slide, unit, [inspect_features(part.source).n_tiles for part in unit.slides])
+        values, n_tiles = attention[:, tiles], tiles.stop - tiles.start
+        if values.shape[1] != n_tiles:
             raise AsmilError(
-                f"{slide}: {part.shape[1]} tiles were recorded, its features have {n_tiles}; the features were "
+                f"{slide}: {values.shape[1]} tiles were recorded, its features have {n_tiles}; the features were "
                 "extracted again after the training"
             )
+        kept_epoch = read_kept_epoch(folder)
         return TileValues(
             "attention",
-            part,
+            values,
             tuple(record.epochs.tolist()),
             (None, *divergence.tolist()),
-            _kept_moment(folder, record),
+            None if kept_epoch is None else int(np.abs(record.epochs - kept_epoch).argmin()),
             averages=tuple(attention.mean(axis=1, dtype=np.float64).tolist()),
         )
 
-    def _folder(self, training: tuple[int, int]) -> Path:
-        known = {(fold, seed): folder for fold, seed, folder in self._run.layout.trainings()}
-        if training not in known:
-            raise AsmilError(f"{self._viewed.name}: there is no training of fold {training[0]}, seed {training[1]}")
-        return known[training]
-
 
 def _tiles_of(slide: str, unit: Unit, n_tiles: Sequence[int]) -> slice:
-    """Where the tiles of a slide are in its bag, from the number of tiles of each slide."""
-    index = [one.slide for one in unit.slides].index(slide)
+    """The tiles of a slide in its bag, from the number of tiles of each slide."""
+    index = [part.slide for part in unit.slides].index(slide)
     return slice(sum(n_tiles[:index]), sum(n_tiles[: index + 1]))
-
-
-def _within(part: int, count: int) -> int:
-    if not 0 <= part < count:
-        raise AsmilError(f"there is no part {part} of this map; it has {count}")
-    return part
 
 
 def row_names(model: MILModel, count: int, classes: tuple[str, ...]) -> list[str]:
@@ -314,27 +297,14 @@ def row_names(model: MILModel, count: int, classes: tuple[str, ...]) -> list[str
     axes = model.score_axes
     if axes == ("class",) and len(classes) == count:
         return list(classes)
-    sizes = _axis_sizes(model, axes, count)
-    if sizes is None:
-        return [f"{axes[-1] if axes else 'row'} {row + 1}" for row in range(count)]
-    places = (np.unravel_index(row, sizes) for row in range(count))
-    return [", ".join(f"{axis} {int(at) + 1}" for axis, at in zip(axes, place, strict=True)) for place in places]
-
-
-def _axis_sizes(model: MILModel, axes: tuple[str, ...], count: int) -> tuple[int, ...] | None:
-    if len(axes) != 2:
-        return None
-    inner = getattr(model.config, AXIS_SIZES.get(axes[1], ""), None)
-    return (count // inner, inner) if isinstance(inner, int) and inner > 0 and count % inner == 0 else None
-
-
-def _kept_moment(folder: Path, record: AttentionRecord) -> int | None:
-    epoch = read_kept_epoch(folder)
-    return None if epoch is None else int(np.abs(record.epochs - epoch).argmin())
+    inner = getattr(model.config, AXIS_SIZES.get(axes[1], ""), None) if len(axes) == 2 else None
+    if isinstance(inner, int) and inner > 0 and count % inner == 0:
+        return [f"{axes[0]} {row // inner + 1}, {axes[1]} {row % inner + 1}" for row in range(count)]
+    return [f"{axes[-1] if axes else 'row'} {row + 1}" for row in range(count)]
 
 
 def choice_from(query: Mapping[str, str]) -> MapChoice:
-    """The choice that a request names."""
+    """The choice of a request."""
     training = None
     if query.get("training"):
         fold, _, seed = query["training"].partition("-")

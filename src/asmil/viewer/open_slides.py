@@ -1,4 +1,4 @@
-"""Slides that stay open while they are looked at, and the encoded tiles that were made for the browser."""
+"""Slides that stay open while they are viewed, and a cache of encoded tiles."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from asmil.viewer.pyramid import TilePyramid
 
 MOST_OPEN = 16
 MOST_HELD_BYTES = 1 << 30
-"""By open slides that are pictures; the one that was opened last is kept even if it is larger."""
+"""Memory of open slides that are pictures; the last opened one is kept even if it is larger."""
 MODEST_BYTES, MEMORY_SHARE = 512 << 20, 4
-"""A picture, or a piece of a file that is decoded at once, may take this much, or one such part of the free memory."""
+"""A picture, or a part of a file that is decoded at once, may need this many bytes, or this fraction of free memory."""
 CACHE_BYTES = 128 << 20
 _opening_picture = Lock()
-"""Pictures are decoded one after another: each needs its memory at once."""
+"""Pictures are decoded one after the other, to limit the memory."""
 
 
 def open_pyramid(file: SlideFile) -> TilePyramid:
-    """Open a slide; one that would take most of the memory is refused."""
+    """Open a slide; one that would need most of the memory is refused."""
     if is_picture(file.path):
         with _opening_picture:
-            with suppress(OSError):  # opening it says why it cannot be read
+            with suppress(OSError):  # opening it reports why it cannot be read
                 width, height = picture_size(file.path) or (0, 0)
                 _refuse_large(file, width * height, "the picture")
             return TilePyramid(open_slide(file.path, file.mpp))
@@ -47,13 +47,13 @@ def open_pyramid(file: SlideFile) -> TilePyramid:
 def _refuse_large(file: SlideFile, pixels: int, what: str) -> None:
     if 3 * pixels > max(MODEST_BYTES, available_bytes() // MEMORY_SHARE):
         raise AsmilError(
-            f"{file.path}: {what} has {pixels / 1e6:.0f} megapixels, too many for the memory that is free; save the "
+            f"{file.path}: {what} has {pixels / 1e6:.0f} megapixels, too many for the free memory; save the "
             "slide as a TIFF with tiles and several levels"
         )
 
 
 class _Opened:
-    """An open slide, and how many requests read from it."""
+    """An open slide, and the number of requests that read from it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -63,10 +63,7 @@ class _Opened:
 
 
 class OpenSlides:
-    """Opens slides when they are first needed and closes those that were not used for longest.
-
-    A file that was replaced is opened again.
-    """
+    """Opens slides when they are first needed, closes the least recently used, and opens replaced files again."""
 
     def __init__(self, most_open: int = MOST_OPEN, opener: Callable[[SlideFile], TilePyramid] | None = None) -> None:
         self._most_open = most_open
@@ -101,28 +98,29 @@ class OpenSlides:
                 _close(opened)
 
     def _drop(self) -> None:
-        """Let go of the slides that are too many, or hold too much."""
+        """Close the least recently used slides if there are too many, or if they use too much memory."""
         with self._lock:
             dropped = []
             while len(self._opened) > self._most_open or (len(self._opened) > 1 and self._held() > MOST_HELD_BYTES):
                 dropped.append(self._opened.popitem(last=False)[1])
                 dropped[-1].dropped = True
-            unused = [one for one in dropped if one.users == 0]
-        for one in unused:
-            _close(one)
+            unused = [opened for opened in dropped if opened.users == 0]
+        for opened in unused:
+            _close(opened)
 
     def _held(self) -> int:
-        return sum(one.pyramid.image.held_bytes for one in self._opened.values() if one.pyramid is not None)
+        pyramids = (opened.pyramid for opened in self._opened.values())
+        return sum(pyramid.image.held_bytes for pyramid in pyramids if pyramid is not None)
 
     def close(self) -> None:
-        """Close every slide that nobody reads."""
+        """Close every slide that no request reads."""
         with self._lock:
             everything = list(self._opened.values())
             self._opened.clear()
-        for one in everything:
-            one.dropped = True
-            if one.users == 0:
-                _close(one)
+        for opened in everything:
+            opened.dropped = True
+            if opened.users == 0:
+                _close(opened)
 
 
 def _close(opened: _Opened) -> None:
@@ -132,7 +130,7 @@ def _close(opened: _Opened) -> None:
 
 
 class ByteCache:
-    """The latest used pieces of bytes, within a number of bytes. Safe from several threads."""
+    """Least-recently-used cache of bytes, with a limit on their total size. Thread-safe."""
 
     def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -141,7 +139,7 @@ class ByteCache:
         self._lock = Lock()
 
     def get(self, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
-        """The bytes of a key, made if they are not there."""
+        """The bytes of a key; computed if they are not in the cache."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)

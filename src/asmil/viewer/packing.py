@@ -25,7 +25,7 @@ TYPES = {"uint8": "|u1", "int32": "<i4", "float32": "<f4"}
 
 
 def pack(about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """One answer of a header and arrays."""
+    """An answer with a header and arrays."""
     entries = [{"name": name, "type": str(values.dtype), "length": int(values.size)} for name, values in arrays.items()]
     header = json.dumps({**about, "arrays": entries}, allow_nan=False).encode()
     header += b" " * (-(4 + len(header)) % ALIGNMENT)
@@ -44,7 +44,7 @@ def outlines_of(
     Arguments as for `regions_on_slide`.
     """
     regions = regions_on_slide(path, size, origin, mask_value)
-    return [{"group": one.group, "cut_out": one.cut_out, "rings": _rings(one.shape)} for one in regions]
+    return [{"group": region.group, "cut_out": region.cut_out, "rings": _rings(region.shape)} for region in regions]
 
 
 def _rings(shape: MultiPolygon) -> list[list[float]]:

@@ -1,9 +1,9 @@
-"""The tiles of a slide as a browser wants them: JPEG files on a grid at every level.
+"""The tiles of a slide for a browser: JPEG files on a grid at every level.
 
-The levels of the file come with the file's own tiles, and stored JPEG tiles are passed on without decoding them. A
-file whose coarsest level is still large gets coarser ones, each the average of the one before.
+The levels of the file are served with the file's own tiles, and stored JPEG tiles are not decoded. If the coarsest
+level of a file is large, coarser ones are computed, each the average of the one before.
 
-No request reads more than a number of pixels, and none holds more than a few blocks of them in memory.
+The number of pixels that a request reads, and the memory that it needs, are limited.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from asmil.slides.pixel_regions import resize
 from asmil.slides.tiff_image import SegmentCache
 
 TILE_PX = 512
-"""Of levels that are not stored in tiles, or in tiles that are too small or large for a browser."""
+"""Tile size of levels without stored tiles, or with tiles that are too small or too large for a browser."""
 SMALLEST_TILE, LARGEST_TILE = 128, 1024
 COARSEST_PX = 512
 QUALITY = 85
 CACHE_BYTES = 48 << 20
 MOST_REGION_PX = 1 << 26
-"""Pixels of the file that are read for a region: 8192 x 8192."""
+"""Most pixels of the file that are read for a region: 8192 x 8192."""
 MOST_SLIDE_PX = 1 << 31
-"""Pixels that are decoded to compute coarser levels than the file has: about half a minute of work."""
+"""Most pixels that are decoded to compute coarser levels: about half a minute of work."""
 MOST_TILE_PX = 1 << 24
-"""Pixels of the file that are read for a tile of a slide that has more than that."""
+"""Most pixels of the file that are read for a tile, if the slide has more than MOST_SLIDE_PX."""
 KEPT_LEVEL_PX = 1 << 22
-"""Computed levels up to this size are kept as long as the slide is open: making them takes longest."""
+"""Computed levels up to this size are kept while the slide is open: computing them takes longest."""
 _reading_region = BoundedSemaphore(4)
-"""Each holds a block of pixels, decoded and scaled."""
+"""Every read needs memory for a block of pixels."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ServedLevel:
 
 
 class TilePyramid:
-    """The served levels of an open slide, the finest first. Safe from several threads."""
+    """The served levels of an open slide, the finest first. Thread-safe."""
 
     def __init__(self, image: SlideImage) -> None:
         self.image = image
@@ -155,7 +155,7 @@ class TilePyramid:
         return resize(whole, max(1, round(whole.shape[1] * scale)), max(1, round(whole.shape[0] * scale)))
 
     def _refuse_large(self, level: ServedLevel) -> None:
-        """Stop before a tile of a computed level reads too much of the file."""
+        """Raise before a tile of a computed level reads too much of the file."""
         times = round(level.downsample[0] / self._coarsest.downsample[0])
         if self.unreachable and level.tile_width * level.tile_height * times**2 > MOST_TILE_PX:
             raise AsmilError(self.unreachable)
@@ -194,7 +194,7 @@ class TilePyramid:
             return encode(read_reduced(self.image, (x, y), level, (by_x, by_y), size, reduced))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.image.close()
 
 

@@ -1,8 +1,9 @@
-"""What the list of slides says of a run: predictions and roles, without loading a model."""
+"""The predictions and roles of a run for the list of slides, without loading a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,22 @@ ROLE_ORDER = ("test", "val", "train")
 class RunTable:
     """One run in the list.
 
-    predictions: by slide (or patient): prediction as text, its probability or value, and the role it was made in
-    roles: by slide: test, val or train, the first of them that the slide has in a fold
+    predictions: by slide (or patient): the prediction as text, its probability or value, and the role of the slide
+    roles: by slide: the first of test, val and train that it has in any fold
     """
 
     name: str
-    method: str
-    task: str
-    unit: str
-    classes: tuple[str, ...]
-    predictions: dict[str, dict[str, Any]]
-    roles: dict[str, str]
-    notes: tuple[str, ...]
+    method: str = "unknown"
+    task: str = "classification"
+    unit: str = "slide"
+    classes: tuple[str, ...] = ()
+    predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def read_run_table(viewed: ViewedRun) -> RunTable:
-    """The list's view of a run; one that is unfinished has no predictions, and a note says so."""
+    """The table of a run; an unfinished run has no predictions, but a note."""
     run = Run(viewed.path)
     notes: list[str] = []
     predictions: dict[str, dict[str, Any]] = {}
@@ -49,25 +50,13 @@ def read_run_table(viewed: ViewedRun) -> RunTable:
             notes.append(f"{viewed.path}: the run has no splits.csv yet")
     except AsmilError as error:
         notes.append(str(error))
-    return RunTable(
-        name=viewed.name,
-        method=run.method,
-        task=run.settings.task.kind or "classification",
-        unit=run.unit,
-        classes=run.settings.task.classes,
-        predictions=predictions,
-        roles=roles,
-        notes=tuple(notes),
-    )
-
-
-def unread_run(run: ViewedRun, why: str) -> RunTable:
-    """A run of which nothing can be read."""
-    return RunTable(run.name, "unknown", "classification", "slide", (), {}, {}, (why,))
+    task = run.settings.task
+    kind = task.kind or "classification"
+    return RunTable(viewed.name, run.method, kind, run.unit, task.classes, predictions, roles, tuple(notes))
 
 
 def _predictions(run: Run) -> dict[str, dict[str, Any]]:
-    """The mean over folds and seeds of the test predictions of each slide, or of the validation ones."""
+    """The mean test prediction of each slide over folds and seeds; the validation prediction if there is none."""
     columns = list(run.format.prediction_columns)
     by_slide: dict[str, dict[str, Any]] = {}
     for role in ("test", "val"):

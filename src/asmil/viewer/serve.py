@@ -1,4 +1,4 @@
-"""Running the viewer: an address, a browser, and a clean end."""
+"""Run the viewer: bind an address, open the browser, serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def view(
 ) -> None:
     """Serve the page until it is interrupted.
 
-    say: gets the address and notes, line by line
+    say: receives the address and notes, line by line
     """
     try:
         import uvicorn

@@ -1,4 +1,4 @@
-"""Values of tiles, prepared for the browser: one byte per tile and moment for each scale that a map can have."""
+"""Values of tiles for the browser: one byte per tile and recording, for each scale that a map can have."""
 
 from __future__ import annotations
 
@@ -8,35 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.explain.attention_finding import attention_finding
-from asmil.explain.color_scale import (
-    FIXED_RANGES,
-    SIGNED_KINDS,
-    ColorScale,
-    color_scale,
-    percentiles,
-    relative_positions,
-)
+from asmil.explain.color_scale import ColorScale, color_scale, percentiles, relative_positions, value_range
 from asmil.explain.contact_sheet import bottom_tiles, top_tiles
 from asmil.tables.arrays import Floats
 
 Bytes = npt.NDArray[np.uint8]
 HIGHEST = 255
 TILES_LISTED = 24
-"""Highest and lowest tiles of each moment, for the strip below the slide."""
+"""Highest and lowest tiles of each recording, for the strip below the slide."""
 
 
 @dataclass(frozen=True)
 class TileValues:
-    """A map of a slide at M moments of a training, or at one (M = 1).
+    """M recordings of a map during a training, or the map of the trained model (M = 1).
 
-    kind: what the values are, as the page names it
+    kind: what the values are, as on the page
     values: M x N
-    epochs: of the moments; empty for the trained model
-    jsd: Jensen-Shannon divergence of each moment from the one before; None for the first
-    kept: the moment whose weights were kept, if it is known
-    note: what has to be known to read the map
-    averages: of weights, such as attention: of each moment the mean over all tiles that they are shared out among
-    explained: the class, label or number that the map is about, where it is about one
+    epochs: of the recordings; empty for the trained model
+    jsd: Jensen-Shannon divergence of each recording from the one before; None for the first
+    kept: the recording whose weights were kept, if known
+    averages: for weights, such as attention: the mean over all tiles of the bag in each recording
+    explained: the class, label or number that the map explains, if any
     """
 
     kind: str
@@ -50,11 +42,11 @@ class TileValues:
 
     @property
     def scales(self) -> list[str]:
-        """The scales that the map can be drawn with, the one that fits it first."""
+        """The scales that the map can be drawn with, the default first."""
         return ["linear", "percentile"] if self.averages is None else ["relative", "percentile", "linear"]
 
     def color_scale(self, name: str, moment: int) -> ColorScale:
-        """The scale of one moment."""
+        """The scale of one recording."""
         values, average = self.values[moment], None if self.averages is None else self.averages[moment]
         if name == "percentile":
             return color_scale(values, "percentile", average=average)
@@ -64,7 +56,7 @@ class TileValues:
         return color_scale(values, "absolute", None, (low, high), low < 0, average)
 
     def codes(self, name: str) -> Bytes:
-        """M x N places on a scale, from 0 to 255."""
+        """M x N positions on a scale, from 0 to 255."""
         if name == "percentile":
             return percentile_bytes(self.values)
         if name == "relative":
@@ -74,35 +66,19 @@ class TileValues:
 
     @property
     def findings(self) -> list[str]:
-        """What has to be said of the attention of each moment; empty for other maps."""
+        """Findings about the attention of each recording; empty for other maps."""
         if self.averages is None:
             return []
         return [attention_finding(row, average) for row, average in zip(self.values, self.averages, strict=True)]
 
 
 def percentile_bytes(values: Floats) -> Bytes:
-    """M x N ranks within each moment, from 0 (lowest) to 255 (highest); equal values share their mean rank.
+    """M x N ranks within each recording, from 0 (lowest) to 255 (highest); equal values share their mean rank.
 
     >>> percentile_bytes(np.array([[0.1, 0.3, 0.2]])).tolist()
     [[0, 255, 128]]
     """
     return np.stack([np.rint(HIGHEST * percentiles(row, np.sort(row))).astype(np.uint8) for row in values])
-
-
-def value_range(values: Floats, kind: str = "") -> tuple[float, float]:
-    """Lowest and highest value of the linear scale.
-
-    Maps that have a range of their own, such as probabilities, have that; others begin at 0, or are symmetric about 0
-    where values have both signs, or mean something by them.
-    """
-    low, high = float(values.min()), float(values.max())
-    ends = FIXED_RANGES.get(kind)
-    if ends is not None and ends[0] <= low and high <= ends[1]:
-        return ends
-    if low < 0 < high or kind in SIGNED_KINDS:
-        largest = max(-low, high)
-        return -largest, largest
-    return (0.0, high) if low >= 0 else (low, 0.0)
 
 
 def linear_bytes(values: Floats, low: float, high: float) -> Bytes:
@@ -113,7 +89,7 @@ def linear_bytes(values: Floats, low: float, high: float) -> Bytes:
 
 
 def extremes(values: Floats, count: int = TILES_LISTED) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The tiles with the highest and with the lowest values of each moment, M x count each, the most extreme first.
+    """The tiles with the highest and the lowest values of each recording, M x count each, the most extreme first.
 
     >>> [tiles.tolist() for tiles in extremes(np.array([[0.1, 0.3, 0.2]]), 2)]
     [[[1, 2]], [[0, 2]]]
