@@ -1,5 +1,6 @@
 """Sweeps: what is trained, what is kept, what is tried again, and that a killed sweep repeats nothing."""
 
+import json
 import os
 import signal
 import subprocess
@@ -243,3 +244,13 @@ def test_seeds_are_grouped_where_fused_kernels_train_them(tmp_path):
     ]
     jobs = sweep_folder(config, tmp_path / "out", on_gpu=False).fixed_jobs()
     assert [trains_fused(config.cohorts["toy"], job.trial) for job in jobs[:2]] == [True, False]
+
+
+def test_results_of_earlier_versions_have_the_new_column(tmp_path):
+    folder = tmp_path / "runs" / "trial" / "seed-0-of-1"
+    folder.mkdir(parents=True)
+    row = {"cohort": "c", "variant": "v", "fold": 0, "seed": 0, "dice": 0.25}
+    (folder / "measures.json").write_text(json.dumps({"measures": ["tiles"], "rows": [row]}))
+    table = results_table(tmp_path)
+    assert table["tile_dice"].tolist() == [0.25]
+    assert "dice" not in table

@@ -1,61 +1,8 @@
-"""Estimates, tables and documents, rendered as HTML, Markdown, LaTeX, CSV, JSON and in the terminal."""
+"""Estimates, tables and documents, rendered as HTML, Markdown, LaTeX, CSV, JSON and in the terminal.
 
-from asmil.reporting.document import (
-    Block,
-    Cell,
-    Document,
-    Figure,
-    Folded,
-    Heading,
-    Link,
-    Links,
-    Note,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    problem_sections,
-    sections_of,
-    settings_table,
-)
-from asmil.reporting.estimate import Estimate, Interval, jsonable
-from asmil.reporting.text import (
-    csv_text,
-    escape_markdown,
-    latex_document,
-    markdown_document,
-    markdown_table,
-    print_document,
-    print_table,
-)
+The public names are listed in `__init__.pyi` and loaded when they are first used.
+"""
 
-__all__ = [
-    "Block",
-    "Cell",
-    "Document",
-    "Estimate",
-    "Figure",
-    "Folded",
-    "Heading",
-    "Interval",
-    "Link",
-    "Links",
-    "Note",
-    "Row",
-    "Section",
-    "SideBySide",
-    "Table",
-    "csv_text",
-    "escape_markdown",
-    "estimate_cell",
-    "jsonable",
-    "latex_document",
-    "markdown_document",
-    "markdown_table",
-    "print_document",
-    "print_table",
-    "problem_sections",
-    "sections_of",
-    "settings_table",
-]
+from asmil.machine.lazy_names import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,23 +1,8 @@
-"""Attention during training: movement, concentration, agreement between seeds, and alarms."""
+"""Attention during training: movement, concentration, agreement between seeds, and alarms.
 
-from __future__ import annotations
+The public names are listed in `__init__.pyi` and loaded when they are first used.
+"""
 
-from asmil.evaluation.stability.alarms import Alarm
-from asmil.evaluation.stability.analysis import (
-    RunStability,
-    TrainingStability,
-    read_stability,
-    seed_agreement,
-    summary_of,
-    write_tables,
-)
+from asmil.machine.lazy_names import lazy_names
 
-__all__ = [
-    "Alarm",
-    "RunStability",
-    "TrainingStability",
-    "read_stability",
-    "seed_agreement",
-    "summary_of",
-    "write_tables",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
