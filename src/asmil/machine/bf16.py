@@ -1,4 +1,4 @@
-"""Whether a device computes in bf16."""
+"""Whether a device can compute in bf16, and whether it does."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ def cpu_has_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def require_bf16(device: torch.device, asked: str, instead: str) -> None:
-    """Refuse bf16 on a device without it; `asked` names the setting, `instead` the one to use."""
-    if not has_bf16(device):
+def uses_bf16(precision: str, device: torch.device, setting: str, full: str) -> bool:
+    """Whether to compute in bf16: if it is asked for, or if the precision is "auto" on a GPU that has it.
+
+    setting: the name of the setting, for the error if the device has no bf16
+    full: what the setting calls float32
+    """
+    if precision == "bf16" and not has_bf16(device):
         name = "CPU" if device.type == "cpu" else "GPU"
-        raise AsmilError(f"{asked}: this {name} cannot compute in bf16 (`asmil doctor` shows it); use {instead}")
+        raise AsmilError(
+            f"{setting} = bf16: this {name} cannot compute in bf16 (`asmil doctor` shows it); use {full} or auto"
+        )
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda" and has_bf16(device))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST = 2**31 - 1
+SHARE_OF_GPU = 0.7
+"""Share of the free memory of a GPU that trainings may fill; evaluation and libraries need the rest."""
 _GROUP_FILES = {
     "memory.max": "memory.current",  # control groups, version 2, then 1
     "memory/memory.limit_in_bytes": "memory/memory.usage_in_bytes",
@@ -29,6 +31,11 @@ def keep_freed_memory() -> bool:
     # One arena for all threads: those beside the first hold 64 MB at most, and what is larger is fresh every time.
     options = {_M_MMAP_THRESHOLD: _LARGEST // 2, _M_TRIM_THRESHOLD: _LARGEST, _M_ARENA_MAX: 1}
     return all(mallopt(option, value) for option, value in options.items())
+
+
+def how_many_fit(free: int, bytes_each: int, most: int) -> int:
+    """How many trainings run at the same time on a GPU with this much free memory; at least 1."""
+    return max(1, min(most, int(SHARE_OF_GPU * free) // bytes_each))
 
 
 def available_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:

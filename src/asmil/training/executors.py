@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 
 from asmil.errors import AsmilError
+from asmil.machine.bf16 import uses_bf16
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import Executor, Progress
 from asmil.training.fold_seed_job import FoldSeedJob
 from asmil.training.honored import FUSED, GRAPHED, HONORED
 from asmil.training.loop import Trainer
-from asmil.training.setup import uses_bf16
 
 if TYPE_CHECKING:
     from asmil.training.resident import ResidentBags
@@ -136,7 +136,8 @@ class JobRunner:
         from asmil.training.resident import ResidentBags
 
         device = job.data.device
-        dtype = torch.bfloat16 if uses_bf16(job.config.training.precision, device) else torch.float32
+        in_bf16 = uses_bf16(job.config.training.precision, device, "training.precision", "fp32")
+        dtype = torch.bfloat16 if in_bf16 else torch.float32
         pool = self._pools.setdefault(dtype, ResidentBags(job.data.in_features, device, dtype))
         try:
             for part in (job.train, job.val):

@@ -21,6 +21,7 @@ from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.bf16 import uses_bf16
 from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
@@ -38,7 +39,7 @@ from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 from asmil.training.recording import AttentionRecorder, Describes
-from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
+from asmil.training.setup import build_stabilizers, build_stages
 from asmil.training.shared_steps import OneProcess
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
@@ -86,7 +87,7 @@ class Trainer:
         self.folder = folder
         self.on_epoch = on_epoch or (lambda record: None)
         self.generator = torch.Generator(self.device).manual_seed(seed_number(seed, fold, 1))
-        self.autocast = uses_bf16(self.settings.precision, self.device)
+        self.autocast = uses_bf16(self.settings.precision, self.device, "training.precision", "fp32")
         self.processes = processes or OneProcess()
         self.stages = build_stages(model, seed_number(seed, fold, 4))
         self.progress = Progress(processes=self.processes.count)

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from asmil.cohort.bag import Bag
+from asmil.machine.memory import how_many_fit
 from asmil.training.labeled_bags import BagSource
-
-SHARE_OF_MEMORY = 0.7
-"""Share of the free memory for the buffers of the steps; evaluation needs part of the rest."""
 
 
 class ResidentBags:
@@ -69,8 +67,8 @@ class ResidentBags:
         """The features of some bags in float32, n x L x D, and which rows are tiles, n x L; other rows are finite."""
         wanted = torch.as_tensor(numbers, device=self.device)
         row = torch.arange(self.longest(numbers), device=self.device)
-        places = (self.offsets[wanted, None] + row).clamp_(max=len(self.features) - 1)
-        return self.features[places].float(), row < self.lengths[wanted, None]
+        rows = (self.offsets[wanted, None] + row).clamp_(max=len(self.features) - 1)
+        return self.features[rows].float(), row < self.lengths[wanted, None]
 
     def numbers(self, source: BagSource) -> list[int]:
         """The numbers of the bags of an added source."""
@@ -86,7 +84,7 @@ class ResidentBags:
             return most
         free, _ = torch.cuda.mem_get_info(self.device)
         reusable = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return max(1, min(most, int(SHARE_OF_MEMORY * (free + reusable)) // bytes_each))
+        return how_many_fit(free + reusable, bytes_each, most)
 
     def longest(self, numbers: Sequence[int]) -> int:
         """The number of tiles of the longest of some bags."""

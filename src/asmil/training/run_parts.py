@@ -26,6 +26,7 @@ from asmil.engine.jobs import Report
 from asmil.engine.local import usable_cores
 from asmil.engine.machine import Machine, choose_device
 from asmil.errors import AsmilError
+from asmil.machine.memory import how_many_fit
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
 from asmil.runs.checkpoint import drop_training_state
@@ -69,8 +70,6 @@ class RunObserver:
         """A training has ended, and its predictions are written."""
 
 
-SHARE_OF_MEMORY = 0.8
-"""Share of the free GPU memory for trainings that run in parallel."""
 CONTEXT_BYTES = 2 << 30
 """Memory that a process needs on a GPU in addition to the features: libraries, weights and steps."""
 MOST_ON_ONE_GPU = 4
@@ -248,7 +247,7 @@ def gpu_places(feature_bytes: int) -> list[str]:
 
 def trainings_that_fit(free: int, feature_bytes: int) -> int:
     """How many processes fit on a GPU with this much free memory; at least 1."""
-    return max(1, min(MOST_ON_ONE_GPU, int(SHARE_OF_MEMORY * free) // (feature_bytes + CONTEXT_BYTES)))
+    return how_many_fit(free, feature_bytes + CONTEXT_BYTES, MOST_ON_ONE_GPU)
 
 
 def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: bool) -> list[FoldSeeds]:

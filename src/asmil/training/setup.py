@@ -1,4 +1,4 @@
-"""Build the parts of a training from its settings: stages, anchor and other stabilizers, precision."""
+"""Build the parts of a training from its settings: stages, anchor and other stabilizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import Stabilizer
 from asmil.attention.stabilizers import EntropyFloor, EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 from asmil.errors import AsmilError
-from asmil.machine.bf16 import has_bf16, require_bf16
 from asmil.models.base import MILModel, Stage
 from asmil.runs.config import RunConfig
 from asmil.runs.model import build_model
@@ -80,11 +79,3 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
     "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
 }
 """All stabilizers, in the order in which their loss parts are recorded."""
-
-
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether matrix products of the training use bf16 (the rest uses float32)."""
-    if precision == "bf16":
-        require_bf16(device, "training.precision=bf16", "fp32 or auto")
-        return True
-    return precision == "auto" and device.type == "cuda" and has_bf16(device)

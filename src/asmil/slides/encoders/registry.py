@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.machine.bf16 import has_bf16, require_bf16
+from asmil.machine.bf16 import uses_bf16
 from asmil.machine.lazy_names import import_modules
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
@@ -104,11 +104,9 @@ def chosen_precision(
     precision: Precision, device: torch.device, exact_in_bf16: bool = True
 ) -> Literal["float32", "bf16"]:
     """The precision for a device; "auto" depends on whether device and network support bf16."""
-    if precision == "bf16":
-        require_bf16(device, "precision bf16", "float32 or auto")
-    if precision != "auto":
-        return precision
-    return "bf16" if exact_in_bf16 and device.type == "cuda" and has_bf16(device) else "float32"
+    if precision == "auto" and not exact_in_bf16:
+        return "float32"
+    return "bf16" if uses_bf16(precision, device, "precision", "float32") else "float32"
 
 
 @cache

@@ -70,16 +70,18 @@ class StackedSteps:
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
         per_epoch = [len(order) for order in orders]
-        losses: list[list[Tensor]] = [[] for _ in orders]
+        steps: list[list[int]] = [[] for _ in orders]
+        losses: list[Tensor] = []
         self._predicted.clear()
         self.form.train()
         with plain_forms():
             for key, active in common_steps(
                 [[keys[i] for i in order] for keys, order in zip(self._keys, orders, strict=True)]
             ):
-                values = self._step(key, active, per_epoch)
                 for number in active:
-                    losses[number].append(values[number])
+                    steps[number].append(len(losses))
+                losses.append(self._step(key, active, per_epoch))
+        values = torch.stack(losses).double()
         for number, trainer in enumerate(self.trainers):
             if trainer not in due:
                 continue
@@ -87,8 +89,8 @@ class StackedSteps:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
             set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, per_epoch[number]))
-            noted = torch.stack(losses[number]).double()
-            trainer.note_epoch(noted, orders[number], self.train[number], time.monotonic() - started)
+            own = values[steps[number], number]
+            trainer.note_epoch(own, orders[number], self.train[number], time.monotonic() - started)
 
     def _step(self, key: Hashable, active: list[int], per_epoch: Sequence[int]) -> Tensor:
         """Train the active trainings on one bag; return the parts of the losses of all, R x P."""
@@ -158,8 +160,14 @@ class StackedSteps:
     @torch.no_grad()
     def logits(self, source: BagSource) -> Tensor:
         """R x n x C: the logits of every training for the bags of a source."""
-        self.bags.add(source)
         keys = keys_of(source)
+        if any(key not in self._predicted for key in keys):
+            self.bags.add(source)
+            self._predict([key for key in keys if key not in self._predicted])
+        return torch.stack([self._predicted[key] for key in keys], dim=1).cpu()
+
+    def _predict(self, keys: Sequence[Hashable]) -> None:
+        """Compute the logits of every training for some bags."""
         start = "model."
         tensors = {
             name.removeprefix(start): value for name, value in self.stack.tensors().items() if name.startswith(start)
@@ -174,11 +182,10 @@ class StackedSteps:
 
         self.form.eval()
         with plain_forms():
-            for group in self._equally_long([key for key in keys if key not in self._predicted]):
+            for group in self._equally_long(keys):
                 features = torch.stack([self.bags.features[key] for key in group])
                 logits = self._in_all(of_several, features, tensors)
                 self._predicted |= zip(group, logits.unbind(dim=1), strict=True)
-        return torch.stack([self._predicted[key] for key in keys], dim=1).cpu()
 
     def _equally_long(self, keys: Sequence[Hashable]) -> list[list[Hashable]]:
         """The bags in lists of equal length, small enough to be predicted together."""
