@@ -19,6 +19,7 @@ from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
+from asmil.machine.bf16 import uses_bf16
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
 from asmil.runs.description import RunDescription, describe
@@ -42,7 +43,6 @@ from asmil.training.initial_weights import (
 )
 from asmil.training.nested import candidates, inner_parts
 from asmil.training.run_parts import FoldSeeds, RunObserver, RunPart, TrainingEngine, train_on_engine, trial_model
-from asmil.training.setup import uses_bf16
 from asmil.training.shared_steps import (
     OneProcess,
     refuse_unshareable_method,
@@ -106,7 +106,7 @@ def plan_run(
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
     device = processes.device(config.training.device)
-    uses_bf16(config.training.precision, device)
+    uses_bf16(config.training.precision, device, "training.precision", "fp32")
     folder.refuse_other_run(description)
     splits = _make_splits(cohort, config) if begins else Splits.load(folder.splits)
     refuse_leakage(cohort, splits, tiles=begins)
