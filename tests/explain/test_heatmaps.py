@@ -405,11 +405,11 @@ def test_slides_are_found_by_many_words(lab):
 
 def test_slides_are_explained_by_models_that_did_not_see_them(lab):
     explainer = RunExplainer(Run(lab / "run", "cpu"))
-    assert not explainer.saw("s6")
-    assert explainer.saw("s0")
+    assert not explainer.run.saw("s6")
+    assert explainer.run.saw("s0")
     assert explainer.kinds[0] == "attention"
     (asked,) = asked_slides(["s6"], SlidePlaces(lab / "cohort.csv"))
-    bag, _ = explainer.read(asked.slide)
+    bag, _ = explainer.run.bag(asked.slide)
     found = explainer.explain(bag, "leave_one_out")
     assert found.n_models == 2
     assert found.values.shape == (30,)
