@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import cv2
 import numpy as np
@@ -84,4 +85,4 @@ def _decode(path: Path) -> Pixels:
         raise AsmilError(f"{path}: the picture cannot be decoded ({error.err}); save it again as PNG") from error
     if decoded is None:
         raise AsmilError(f"{path}: the picture cannot be decoded; save it again as PNG")
-    return decoded
+    return cast(Pixels, decoded)

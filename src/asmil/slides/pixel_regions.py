@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import cv2
 import numpy as np
@@ -36,9 +37,9 @@ def read_between(
     shifts_x, shifts_y = right > SUBPIXEL, down > SUBPIXEL
     pixels = fetch(column, row, width + shifts_x, height + shifts_y)
     if shifts_x:
-        pixels = cv2.addWeighted(pixels[:, :-1], 1 - right, pixels[:, 1:], right, 0)
+        pixels = _blend(pixels[:, :-1], pixels[:, 1:], right)
     if shifts_y:
-        pixels = cv2.addWeighted(pixels[:-1], 1 - down, pixels[1:], down, 0)
+        pixels = _blend(pixels[:-1], pixels[1:], down)
     return pixels
 
 
@@ -48,7 +49,7 @@ def resize(pixels: Pixels, width: int, height: int) -> Pixels:
         return pixels
     shrinks = width <= pixels.shape[1] and height <= pixels.shape[0]
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return cv2.resize(pixels, (width, height), interpolation=interpolation)
+    return cast(Pixels, cv2.resize(pixels, (width, height), interpolation=interpolation))
 
 
 def stretch(pixels: Pixels, extent_x: float, extent_y: float) -> Pixels:
@@ -59,12 +60,12 @@ def stretch(pixels: Pixels, extent_x: float, extent_y: float) -> Pixels:
     scale_x, scale_y = extent_x / width, extent_y / height
     onto = np.array([[scale_x, 0, scale_x / 2 - 0.5], [0, scale_y, scale_y / 2 - 0.5]])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(pixels, onto, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return cast(Pixels, cv2.warpAffine(pixels, onto, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE))
 
 
 def over_gray(rgba: NDArray[np.uint8], gray: int) -> Pixels:
     """RGBA (not premultiplied) blended over a gray background."""
-    pixels: Pixels = cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB)
+    pixels = cast(Pixels, cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
     # The alpha byte is the highest of a little-endian word, so the smallest word shows whether all pixels are opaque.
     if rgba.view("<u4").min() >> 24 == 255:
         return pixels
@@ -74,3 +75,7 @@ def over_gray(rgba: NDArray[np.uint8], gray: int) -> Pixels:
     blended = pixels[through] * opacity + gray * (1 - opacity)
     pixels[through] = np.rint(blended).astype(np.uint8)
     return pixels
+
+
+def _blend(first: Pixels, second: Pixels, share: float) -> Pixels:
+    return cast(Pixels, cv2.addWeighted(first, 1 - share, second, share, 0))

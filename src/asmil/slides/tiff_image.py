@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cv2
 import numpy as np
@@ -155,7 +155,7 @@ def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:
         return canvas
     if channels == 4:
         return over_gray(canvas, outside)
-    rgb: Pixels = cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB)
+    rgb = cast(Pixels, cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB))
     return 255 - rgb if photometric == PHOTOMETRIC.MINISWHITE else rgb
 
 
