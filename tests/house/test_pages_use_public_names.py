@@ -15,16 +15,19 @@ from shared_data import REPOSITORY
 
 PUBLIC_PACKAGES = (
     "asmil",
+    "asmil.cohort.features",
+    "asmil.engine",
     "asmil.evaluation",
     "asmil.evaluation.localization",
     "asmil.models",
     "asmil.models.official",
-    "asmil.cohort.features",
+    "asmil.slides.annotations",
 )
 """Their names are public; docs/python.md lists them."""
+TIMES_INTERNALS = REPOSITORY / "docs" / "performance.md"
 PAGES = [
     REPOSITORY / "README.md",
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted(set((REPOSITORY / "docs").rglob("*.md")) - {TIMES_INTERNALS}),
     *sorted((REPOSITORY / "examples").glob("*.py")),
     *sorted((REPOSITORY / "examples").glob("*.ipynb")),
 ]
@@ -56,7 +59,8 @@ def private_names(code: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "asmil":
             package = str(node.module)
             known = public_names(package) if package in PUBLIC_PACKAGES else set()
-            private += [f"{package}.{alias.name}" for alias in node.names if alias.name not in known]
+            imported = {alias.name: f"{package}.{alias.name}" for alias in node.names}
+            private += [full for name, full in imported.items() if name not in known and full not in PUBLIC_PACKAGES]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "asmil":
             is_package = any(package.startswith(f"asmil.{node.attr}") for package in PUBLIC_PACKAGES)
             private += [] if node.attr in asmil.__all__ or is_package else [f"asmil.{node.attr}"]

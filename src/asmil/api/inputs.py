@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -70,9 +71,12 @@ def slide_engine(
 
 
 def warn(*messages: str) -> None:
-    """Give each message as an `AsmilWarning`; the command prints them."""
+    """Give each message as an `AsmilWarning` at the line of the user's code; the command prints them."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "asmil":
+        level, frame = level + 1, frame.f_back
     for message in messages:
-        warnings.warn(message, AsmilWarning, stacklevel=3)
+        warnings.warn(message, AsmilWarning, stacklevel=level)
 
 
 def warn_of_kept(done: DoneBefore) -> None:

@@ -20,12 +20,6 @@ def _columns(text: str | None) -> Any:
     return None if text is None else parse_mapping(text)
 
 
-def _settings(words: list[str] | None) -> Any:
-    from asmil.settings.config import parse_assignments
-
-    return parse_assignments(words) if words else None
-
-
 def out_option(text: str) -> Any:
     """The option --out."""
     return typer.Option("--out", "-o", help=text)
@@ -65,9 +59,7 @@ Columns = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", callback=_settings, help="Any setting, e.g. training.lr=3e-4; may be repeated."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4; may be repeated."),
 ]
 OwnMethod = Annotated[
     str | None,
@@ -137,6 +129,8 @@ def call(function: Callable[..., Result], given: Mapping[str, Any], **more: Any)
 
     given: `locals()` of the verb; options that were not given keep the defaults of the function
     """
+    from asmil.settings.config import parse_assignments
+
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     words = {
@@ -144,6 +138,8 @@ def call(function: Callable[..., Result], given: Mapping[str, Any], **more: Any)
         for name, value in {**given, **more}.items()
         if value is not None and (name in parameters or (takes_all and name not in CONSOLE_ONLY))
     }
+    if "settings" in words:
+        words["settings"] = parse_assignments(words["settings"])
     if "progress" in parameters:
         words["progress"] = not given.get("quiet", False)
     return function(**words)

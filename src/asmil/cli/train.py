@@ -46,35 +46,6 @@ SHORTHANDS = {
 """Options that set a setting; the function takes those that it has no parameter for in `settings`."""
 
 
-def _grid(words: list[str] | None) -> dict[str, list[Any]] | None:
-    """The values of settings that `--grid KEY=[V,...]` gives."""
-    from asmil.errors import AsmilError
-    from asmil.settings.config import flat, parse_assignments
-
-    choices = flat(parse_assignments(words or [], "--grid"))
-    for name, values in choices.items():
-        if not isinstance(values, list):
-            raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
-    return choices or None
-
-
-def _stabilizers(words: list[str] | None) -> dict[str, Any] | None:
-    """The settings that `--stabilizer NAME=WEIGHT` gives."""
-    from asmil.errors import AsmilError, did_you_mean
-    from asmil.runs.config import StabilizersConfig
-
-    known = list(StabilizersConfig.model_fields)
-    settings: dict[str, Any] = {}
-    for word in words or ():
-        name, equals, weight = word.partition("=")
-        if name not in known:
-            raise AsmilError(f"--stabilizer {word}: there is no stabilizer {name!r}: {did_you_mean(name, known)}")
-        if not equals:
-            raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
-        settings[name] = {"weight": weight}
-    return settings or None
-
-
 Cohort = Annotated[
     Path | None,
     typer.Argument(
@@ -130,12 +101,7 @@ Anchor = Annotated[
 ]
 Stabilizers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--stabilizer",
-        metavar="NAME=WEIGHT",
-        callback=_stabilizers,
-        help="temporal, features, entropy or l2; may be repeated.",
-    ),
+    typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; may be repeated."),
 ]
 LeaveOneSiteOut = Annotated[
     bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
@@ -145,11 +111,7 @@ InnerFolds = Annotated[
 ]
 Grid = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="KEY=[V,...]",
-        callback=_grid,
-        help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.",
-    ),
+    typer.Option(metavar="KEY=[V,...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated."),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")]
 Engine = Annotated[
@@ -238,20 +200,53 @@ def _request(given: dict[str, Any]) -> TrainingRequest:
     """The request that the options describe."""
     from asmil.api.functions import TrainingRequest
     from asmil.api.inputs import tree
-    from asmil.settings.config import merge
+    from asmil.settings.config import merge, parse_assignments
 
-    words = {"plain": "plain" if given["plain"] else None, "leave_one_site_out": None}
-    if given["leave_one_site_out"]:
-        words["leave_one_site_out"] = "site"
+    words = {
+        "plain": "plain" if given["plain"] else None,
+        "leave_one_site_out": "site" if given["leave_one_site_out"] else None,
+        "stabilizers": _stabilizers(given["stabilizers"]),
+        "grid": _grid(given["grid"]),
+        "track": given["track"] or None,
+    }
     asked = {SHORTHANDS[name]: value for name, value in {**given, **words}.items() if name in SHORTHANDS}
     sections = tree({name: value for name, value in asked.items() if value is not None})
     names = ("config", "method", "preset", "features", "columns", "engine", "item_timeout", "again")
     return TrainingRequest.of(
         given["cohort"],
         given["out"],
-        settings=merge(sections, given["settings"] or {}),
+        settings=merge(sections, parse_assignments(given["settings"] or [])),
         **{name: given[name] for name in names},
     )
+
+
+def _grid(words: list[str] | None) -> dict[str, list[Any]] | None:
+    """The values of settings that `--grid KEY=[V,...]` gives."""
+    from asmil.errors import AsmilError
+    from asmil.settings.config import flat, parse_assignments
+
+    choices = flat(parse_assignments(words or [], "--grid"))
+    for name, values in choices.items():
+        if not isinstance(values, list):
+            raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
+    return choices or None
+
+
+def _stabilizers(words: list[str] | None) -> dict[str, Any] | None:
+    """The settings that `--stabilizer NAME=WEIGHT` gives."""
+    from asmil.errors import AsmilError, did_you_mean
+    from asmil.runs.config import StabilizersConfig
+
+    known = list(StabilizersConfig.model_fields)
+    settings: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, weight = word.partition("=")
+        if name not in known:
+            raise AsmilError(f"--stabilizer {word}: there is no stabilizer {name!r}: {did_you_mean(name, known)}")
+        if not equals:
+            raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
+        settings[name] = {"weight": weight}
+    return settings or None
 
 
 def _print_plan(request: TrainingRequest, plan: RunPlan, as_json: bool) -> None:
