@@ -102,7 +102,9 @@ def changed_settings(config: RunConfig) -> Iterator[str]:
 
 
 def _recorded_by_epoch(config: RunConfig) -> dict[str, bool]:
-    return {f"record.every = {config.record.every}": config.record.attention == "none" or config.record.every == "epoch"}
+    return {
+        f"record.every = {config.record.every}": config.record.attention == "none" or config.record.every == "epoch"
+    }
 
 
 def _side_by_side_limits(config: RunConfig, model: MILModel, task: Task) -> dict[str, bool]:

@@ -19,6 +19,7 @@ from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
+from asmil.machine.bf16 import uses_bf16
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
 from asmil.runs.folder import OtherRunError, RunDescription, RunFolder, describe
@@ -41,7 +42,6 @@ from asmil.training.initial_weights import (
 )
 from asmil.training.nested import candidates, inner_parts
 from asmil.training.run_parts import FoldSeeds, RunObserver, RunPart, TrainingEngine, train_on_engine, trial_model
-from asmil.training.setup import uses_bf16
 from asmil.training.shared_steps import (
     OneProcess,
     refuse_unshareable_method,
