@@ -33,6 +33,7 @@ from asmil.errors import AsmilError as AsmilError
 from asmil.errors import AsmilWarning as AsmilWarning
 from asmil.models.base import MILModel as MILModel
 from asmil.models.base import Output as Output
+from asmil.models.batch import run_batch as run_batch
 from asmil.models.inference import infer as infer
 from asmil.models.registry import build as build
 from asmil.models.registry import methods as methods

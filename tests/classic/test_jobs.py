@@ -9,8 +9,8 @@ import pytest
 from asmil.classic import make_folds, read_set
 from asmil.classic.baselines import mi_svm
 from asmil.classic.jobs import Job, make_jobs, run_job, run_jobs
-from asmil.classic.jobs import _train as train
 from asmil.classic.settings import DEFAULT_METHODS, contenders
+from asmil.classic.training import train_parts
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from shared_data import SHARED_DATA, shared_file
@@ -56,7 +56,9 @@ def test_test_bags_do_not_change_what_is_learned(toy):
     features[np.isin(one.bag, test)] = 9.0
     changed = replace(one, features=features)
     config = one_row("abmil").config
-    before, after = train(config, one, folds, 0), train(config, changed, folds, 0)
+    parts = [fold.train for fold in folds] + [fold.fit for fold in folds]
+    (before, reason), (after, _) = (train_parts(config, bag_set, parts, 0) for bag_set in (one, changed))
+    assert reason is None
     assert before.shape == (2, 6, one.n_bags, 2)
     # the trainings of the first fold: on all of its training bags, and on a part
     for training in (0, 3):

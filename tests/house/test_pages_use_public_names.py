@@ -24,10 +24,9 @@ PUBLIC_PACKAGES = (
     "asmil.slides.annotations",
 )
 """Their names are public; docs/python.md lists them."""
-TIMES_INTERNALS = REPOSITORY / "docs" / "performance.md"
 PAGES = [
     REPOSITORY / "README.md",
-    *sorted(set((REPOSITORY / "docs").rglob("*.md")) - {TIMES_INTERNALS}),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
     *sorted((REPOSITORY / "examples").glob("*.py")),
     *sorted((REPOSITORY / "examples").glob("*.ipynb")),
 ]

@@ -1,6 +1,7 @@
 """No class is read from numbers that are not finite: neither from weights nor from what a model says."""
 
 import shutil
+from functools import partial
 
 import h5py
 import numpy as np
@@ -103,8 +104,6 @@ def test_trainings_refuse_undefined_predictions(together):
     trainer = Trainer(build_model(config, 64, 2, 0), Classification(["a", "b"]), config, seed=0)
     trainer.on_epoch = lambda record: trainer.logits(every)
     train = LabeledBags(BagList(bags[:4]), np.array([0, 1] * 2))
+    fit = partial(fit_side_by_side, [trainer], [train], [None]) if together else partial(trainer.fit, train, None)
     with pytest.raises(AsmilError, match="bag 5"):
-        if together:
-            fit_side_by_side([trainer], [train], [None])
-        else:
-            trainer.fit(train, None)
+        fit()

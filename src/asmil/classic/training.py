@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -33,20 +33,10 @@ def train_parts(
     Returns the probabilities of all bags after every epoch of the last stage (E x R x B x 2), and the reason why the
     trainings ran one at a time, or None.
     """
-    if config.init.weights is not None:
-        raise AsmilError(f"init.weights = {config.init.weights}: not supported for these small trainings; leave it out")
-    # all bags are predicted after every epoch, so the rules of the benchmark choose the epoch
-    settings = config.training.model_copy(update={"select": "last", "early_stopping": None, "precision": "fp32"})
-    config = config.model_copy(update={"training": settings})
-    features = [torch.from_numpy(bag) for bag in bag_set.bags()]
-    trainings = [_PartTraining(config, bag_set, features, part, seed, number) for number, part in enumerate(parts)]
+    trainings = make_trainings(config, bag_set, parts, seed)
     reason = None
     try:
-        fit_side_by_side(
-            [training.trainer for training in trainings],
-            [training.start(training.bags, training.bags.chosen(training.part)) for training in trainings],
-            [None] * len(trainings),
-        )
+        train_side_by_side(trainings)
     except NotSideBySide as obstacle:
         reason = str(obstacle)
         for training in trainings:
@@ -54,7 +44,27 @@ def train_parts(
     return np.stack([training.course for training in trainings], axis=1), reason
 
 
-class _PartTraining:
+def make_trainings(config: RunConfig, bag_set: BagSet, parts: Sequence[Integers], seed: int) -> list[PartTraining]:
+    """A training for each part; their weights and random numbers depend on the seed and the number of the part."""
+    if config.init.weights is not None:
+        raise AsmilError(f"init.weights = {config.init.weights}: not supported for these small trainings; leave it out")
+    # all bags are predicted after every epoch, so the rules of the benchmark choose the epoch
+    settings = config.training.model_copy(update={"select": "last", "early_stopping": None, "precision": "fp32"})
+    config = config.model_copy(update={"training": settings})
+    features = [torch.from_numpy(bag) for bag in bag_set.bags()]
+    return [PartTraining(config, bag_set, features, part, seed, number) for number, part in enumerate(parts)]
+
+
+def train_side_by_side(trainings: Sequence[PartTraining], on_epoch: Callable[[], None] = lambda: None) -> None:
+    """Train all; raises `NotSideBySide`, before any step, if they cannot be trained side by side."""
+    fit_side_by_side(
+        [training.trainer for training in trainings],
+        [training.start(training.bags, training.bags.chosen(training.part), on_epoch) for training in trainings],
+        [None] * len(trainings),
+    )
+
+
+class PartTraining:
     """A training on a part of the bags, with features standardized by these bags.
 
     bags: all bags, as the training sees them
@@ -76,22 +86,23 @@ class _PartTraining:
         self.bags = StandardizedBags(features, range(len(features)), center, scale)
         self.course: list[NDArray[np.float64]] = []
 
-    def start(self, bags: BagSource, own: BagSource) -> LabeledBags:
+    def start(self, bags: BagSource, own: BagSource, on_epoch: Callable[[], None]) -> LabeledBags:
         """The training bags with their labels; `bags`, all bags, are predicted after every epoch from now on."""
         trainer, self.course = self.trainer, []
 
         def predict(record: object) -> None:
             if trainer.stage is trainer.stages[-1]:
                 self.course.append(torch.softmax(trainer.logits(bags).double(), dim=-1).numpy())
+                on_epoch()
 
         trainer.on_epoch = predict
         return LabeledBags(own, self.label[self.part], own_order=self._order)
 
-    def train_alone(self) -> None:
+    def train_alone(self, on_epoch: Callable[[], None] = lambda: None) -> None:
         """Train without the others, on bags that the model has prepared."""
         prepare = self.trainer.stages[-1].model.prepare
         bags = [prepare(bag) for bag in self.bags.stream(range(len(self.bags)))]
-        self.trainer.fit(self.start(BagList(bags), BagList([bags[i] for i in self.part])), None)
+        self.trainer.fit(self.start(BagList(bags), BagList([bags[i] for i in self.part]), on_epoch), None)
 
     def _order(self, epoch: int) -> list[int]:
         """The training bags in the order of all bags in an epoch, which is the same for every part."""

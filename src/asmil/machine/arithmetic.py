@@ -59,7 +59,7 @@ def _flushes_denormals() -> bool:
 
 
 def _flush_denormals(on: bool) -> None:
-    """Set it for the calling thread and, in a process of asmil's own, restart torch's helper threads, which inherit it."""
+    """Set it for the calling thread; in a process of asmil's own, restart torch's helper threads, which inherit it."""
     torch.set_flush_denormal(on)
     pause = _pause_helpers() if owns_process() else None
     if pause is not None:

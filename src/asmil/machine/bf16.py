@@ -19,7 +19,7 @@ def cpu_has_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def uses_bf16(precision: str, device: torch.device, setting: str, full: str) -> bool:
+def uses_bf16(precision: str, device: torch.device, setting: str = "training.precision", full: str = "fp32") -> bool:
     """Whether to compute in bf16: if it is asked for, or if the precision is "auto" on a GPU that has it.
 
     setting: the name of the setting, for the error if the device has no bf16

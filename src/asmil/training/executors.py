@@ -136,8 +136,7 @@ class JobRunner:
         from asmil.training.resident import ResidentBags
 
         device = job.data.device
-        in_bf16 = uses_bf16(job.config.training.precision, device, "training.precision", "fp32")
-        dtype = torch.bfloat16 if in_bf16 else torch.float32
+        dtype = torch.bfloat16 if uses_bf16(job.config.training.precision, device) else torch.float32
         pool = self._pools.setdefault(dtype, ResidentBags(job.data.in_features, device, dtype))
         try:
             for part in (job.train, job.val):

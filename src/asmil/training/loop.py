@@ -87,7 +87,7 @@ class Trainer:
         self.folder = folder
         self.on_epoch = on_epoch or (lambda record: None)
         self.generator = torch.Generator(self.device).manual_seed(seed_number(seed, fold, 1))
-        self.autocast = uses_bf16(self.settings.precision, self.device, "training.precision", "fp32")
+        self.autocast = uses_bf16(self.settings.precision, self.device)
         self.processes = processes or OneProcess()
         self.stages = build_stages(model, seed_number(seed, fold, 4))
         self.progress = Progress(processes=self.processes.count)

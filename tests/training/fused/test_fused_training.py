@@ -77,3 +77,19 @@ def test_together_alone_and_resumed_have_the_same_bits(tmp_path):
     for slide, bag in enumerate(labeled(0).bags):
         attention = model.tile_map(infer(model, bag)).numpy()
         np.testing.assert_allclose(record.attention(slide)[-1], attention, atol=2e-3)
+
+
+def test_bags_that_need_several_passes_keep_their_own_logits(monkeypatch):
+    from asmil.training.fused import members
+    from asmil.training.resident import ResidentBags
+
+    monkeypatch.setattr(members, "TILES_AT_ONCE", 1)  # one bag per pass
+    config = resolve("asmil", "recommended", {"model": {"tokens": 4, "heads": 4, "inner": 16}})
+    trainer = Trainer(build_model(config, WIDTH, 2, 0), Classification(["a", "b"]), config, seed=0)
+    train, pool = labeled(0), ResidentBags(WIDTH, torch.device("cpu"), torch.float32)
+    pool.add(train.bags)
+    together = members.Members([trainer], pool, train, pool.numbers(train.bags))
+    logits = members.MemberEvaluator(together, 0).logits(train.bags)
+    expected = torch.stack([infer(trainer.model, bag).logits for bag in train.bags])
+    assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+    torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)

@@ -366,7 +366,7 @@ def numbers(records):
 
 
 def test_own_orders_validation_and_selection_are_those_of_the_loop():
-    """Every training draws its own order; epochs, records, learning rates, chosen epoch and predictions are as alone."""
+    """Every training draws its own order; epochs, records, learning rates, choice and predictions are as alone."""
     made = make()
     config = settings("abmil", training={"epochs": 4, "lr": 0.02, "select": "loss", "early_stopping": 1})
     sources, targets = plain_bags(made)
@@ -404,9 +404,10 @@ def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer,
             raise KeyboardInterrupt
         original(self, due)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(StackedSteps, "run_epoch", killed_in_the_second_epoch)
-        fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
+        with pytest.raises(KeyboardInterrupt):
+            fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
     fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
     for number in range(REPLICAS):
         for name in ("last", "best"):
@@ -423,7 +424,7 @@ def test_steps_keep_every_order_and_share_what_they_can():
     common = draw.permutation(20).tolist()
     parts = [[bag for bag in common if bag % 5 != number] for number in range(5)]
     steps = list(common_steps(parts))
-    assert [key for key, _ in steps] == [bag for bag in common]
+    assert [key for key, _ in steps] == common
     others = [draw.choice(6, 9).tolist() for _ in range(4)]
     taken = [[key for key, active in common_steps(others) if number in active] for number in range(4)]
     assert taken == others

@@ -15,7 +15,7 @@ def test_the_page_has_the_measured_table():
 
 
 def test_replicas_are_ten_folds_twice():
-    replicas = lockstep_speed.make_replicas(40)
-    assert len(replicas) == 20
-    assert {len(replica.train) for replica in replicas[:10]} == {36}
-    assert {len(replica.train) for replica in replicas[10:]} == {32}
+    parts = lockstep_speed.make_parts(40)
+    assert len(parts) == 20
+    assert {len(part) for part in parts[:10]} == {36}
+    assert {len(part) for part in parts[10:]} == {32}

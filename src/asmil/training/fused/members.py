@@ -123,9 +123,9 @@ class MemberEvaluator:
 
     def logits(self, bags: BagSource) -> Tensor:
         """Logits of all bags of a source, n x C."""
-        found = [forward.logits[:n] for n, forward in self._passes(self.members.bags.numbers(bags))]
-        logits = torch.cat([part.cpu() for part in found]) if len(found) == 1 else torch.cat(found).cpu()
-        return logits
+        passes = self._passes(self.members.bags.numbers(bags))
+        # every pass writes into the same buffer
+        return torch.cat([forward.logits[:n].clone() for n, forward in passes]).cpu()
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""

@@ -49,7 +49,7 @@ class Stack:
         self._adopt_moments()
 
     def bind(self, form: BagLoss) -> None:
-        """Turn the tensors of the trainings into views of the stacked ones; copies that the form dropped are dropped."""
+        """Turn the tensors of the trainings into views of the stacked ones; what the form dropped is dropped."""
         stacked = self.tensors()
         for number, (trainer, own) in enumerate(zip(self._trainers, self._owned, strict=True)):
             for name, stabilizer in trainer.stabilizers.items():
