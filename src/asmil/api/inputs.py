@@ -35,7 +35,7 @@ def as_path(path: PathLike | None) -> Path | None:
 
 def run_path(run: TrainedRun | PathLike) -> Path:
     """The folder of a run."""
-    return run if isinstance(run, Path) else Path(getattr(run, "path", run))
+    return Path(run) if isinstance(run, Path | str) else run.path
 
 
 def run_paths(runs: TrainedRun | PathLike | Sequence[TrainedRun | PathLike]) -> list[Path]:

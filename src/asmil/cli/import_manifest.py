@@ -46,7 +46,7 @@ def import_manifest(
         )
     if manifest.others:
         typer.echo(printable(f"other columns, kept as they are: {listed(manifest.others)}"))
-    mapping = columns or {}
+    mapping = columns or ""
     names = [label_names(row["label"]) if LABELS in mapping else {row["label"]} - {""} for row in manifest.rows]
     classes = sorted(set[str]().union(*names))
     shown = f", {'labels' if LABELS in mapping else 'classes'} {listed(classes)}" if 1 < len(classes) <= 20 else ""

@@ -200,9 +200,12 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     """Print a warning of asmil as one line, and others as Python does."""
+    del file, line
     if issubclass(category, AsmilWarning):
         say(messages(), printable(f"warning: {message}"), style="yellow")
     else:
-        sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
