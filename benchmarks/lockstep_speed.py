@@ -5,8 +5,8 @@
 Bags as in the classic MIL benchmarks (2 to 13 instances of 230 features, made up), models 32 wide, one bag per step, 20
 replicas: 10 folds, each with all of its training bags and with 8 of 9. Both ways train the same replicas for two epochs
 and predict all bags, taking turns, on one thread. The second epoch is measured, by the time of the processor, so that
-other work on the machine matters little. The ratio is taken in each round, and medians are printed. A step is one bag of the common
-order, seen by all replicas. Setting up is not counted.
+other work on the machine matters little. The ratio is taken in each round, and medians are printed. A step is one bag
+of the common order, seen by all replicas. Setting up is not counted.
 """
 
 from __future__ import annotations

@@ -59,7 +59,10 @@ def train_side_by_side(trainings: Sequence[PartTraining], on_epoch: Callable[[],
     """Train all; raises `NotSideBySide`, before any step, if they cannot be trained side by side."""
     fit_side_by_side(
         [training.trainer for training in trainings],
-        [training.start(training.bags, training.bags.chosen(training.part), on_epoch) for training in trainings],
+        [
+            training.start(training.bags, training.bags.chosen(training.part.tolist()), on_epoch)
+            for training in trainings
+        ],
         [None] * len(trainings),
     )
 
