@@ -146,7 +146,8 @@ for _embedding in (["patch_embed.0"], ["patch_embed.0", "patch_embed.3"]):
         _register_layout(_embedding, *_layers, headless=True)
 _register_layout(["feature_extractor_part2.0"], *_PLAIN)
 _register_layout(["feature_extractor_part2.0"], *_GATED, "attention_w", "classifier.0")
-_register_layout(["dimreduction.fc1"], *GATED_ATTENTION.values(), "classifier.fc")
+_value, _gate, _weight = GATED_ATTENTION.values()
+_register_layout(["dimreduction.fc1"], _value, _gate, _weight, "classifier.fc")
 _register_layout(["feature.0"], *_PLAIN)
 # MIL-Dropout's ABMIL, with and without its dropout layers
 for _entries, _drops in (((0, 3, 6), True), ((0, 2, 4), False)):

@@ -36,7 +36,7 @@ def register_vit(name: str, summary: str, shape: VitShape, tile_px: int, licence
 
     others: fields of `EncoderEntry` that differ from their defaults
     """
-    fields = {
+    fields: dict[str, Any] = {
         "width": shape.features,
         "mpp": DEFAULT_MPP,
         "url": f"https://huggingface.co/{hub}",
