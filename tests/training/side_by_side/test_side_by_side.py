@@ -160,7 +160,7 @@ def settings(name: str, preset: str = "paper", model=None, **sections):
         small.pop("inner")
     if name == "psmil":
         small["embedding_layers"] = 1
-    training = {"epochs": 2, **sections.pop("training", {})}
+    training = {"epochs": 2, "device": "cpu", **sections.pop("training", {})}
     return resolve(name, preset, {"model": small | (model or {}), "training": training, **sections})
 
 
