@@ -87,8 +87,8 @@ class Done:
 
 
 @pytest.fixture
-def asmil_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run `asmil` in this process, which saves the seconds that importing torch takes."""
+def asmil_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], undrawn_figures: None):
+    """Run `asmil` in this process, without drawing: that saves importing torch, and figures that no test looks at."""
 
     def run(*arguments: object) -> Done:
         from asmil.cli.main import main

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.experiments.agreement import agreement_table
@@ -19,6 +20,7 @@ from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import sweep_folder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
 from asmil.experiments.store import results_table, summary_sentence, summary_table
+from patience import PATIENCE_S
 
 TOY = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}
 QUICK = {"training.epochs": 1, "training.checkpoint_seconds": 600}
@@ -97,11 +99,7 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path):
     assert "cohort.csv" in row["error"]
     assert [end[2] for end in run(path, out)] == ["failed"]
     made = tmp_path / "made"
-    subprocess.run(
-        [sys.executable, "-m", "asmil", "synthetic", made, "--slides", "14", "--width", "16", "--tiles-max", "200"],
-        check=True,
-        capture_output=True,
-    )
+    write_synthetic(made, SyntheticConfig(slides=14, width=16, tiles_min=20, tiles_max=60))
     manifest.write_text((made / "cohort.csv").read_text())
     (made / "features").rename(tmp_path / "features")
     assert [end[2] for end in run(path, out)] == ["done"]
@@ -120,7 +118,7 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "asmil", "sweep", str(path), "--out", str(out), "--device", "cpu"]
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    patience = time.monotonic() + 120
+    patience = time.monotonic() + PATIENCE_S
     while not (done := sorted(out.glob("runs/*/*/measures.json"))) and time.monotonic() < patience:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)

@@ -78,6 +78,7 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
     assert_whole(out, 6)
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path):
     write_slides(tmp_path / "slides", 5, side_px=640)
     out = tmp_path / "features"
@@ -89,6 +90,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path):
     assert_whole(out, 5)
 
 
+@pytest.mark.heavy
 def test_an_interrupted_command_ends_at_once_and_keeps_what_is_done(tmp_path):
     write_slides(tmp_path / "slides", 6, side_px=640)
     out = tmp_path / "features"

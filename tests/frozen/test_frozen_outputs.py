@@ -24,6 +24,7 @@ TRAINED = {"localize", "classic"}
 """Cases that train a model: its numbers differ in their last digits between machines."""
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_are_those_that_were_frozen(case: str, tmp_path: Path) -> None:
     found = written_by(case, tmp_path)

@@ -85,6 +85,11 @@ def test_a_workflow_may_only_read_unless_a_job_says_otherwise(path):
     assert all(job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
 
 
+def test_coverage_has_a_threshold():
+    report = tomllib.loads(text_of("pyproject.toml"))["tool"]["coverage"]["report"]
+    assert 0 < report["fail_under"] <= 100
+
+
 def test_dependabot_watches_what_is_there():
     files = {
         "github-actions": ".github/workflows",

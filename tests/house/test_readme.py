@@ -73,6 +73,7 @@ def test_the_blocks_of_the_readme_write_what_it_says(readme_session: Session):
     assert len(list((readme_session.folder / "predictions_attention").glob("*.h5"))) == 150
 
 
+@pytest.mark.heavy
 def test_the_examples_of_the_python_page_run_as_one_session(tmp_path: Path):
     """In order and in one process, as in a notebook."""
     blocks = BLOCK.findall((REPOSITORY / "docs" / "python.md").read_text())

@@ -90,7 +90,10 @@ def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monke
         np.testing.assert_allclose(record.attention(i)[-1], heat, rtol=2e-3)
 
 
-@pytest.mark.parametrize("method", ["asmil", "dtfd", "mhim", "hdmil", "acmil", "transmil"])
+@pytest.mark.parametrize(
+    "method",
+    ["asmil", "dtfd", "mhim", *(pytest.param(m, marks=pytest.mark.heavy) for m in ("hdmil", "acmil", "transmil"))],
+)
 def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method, whole_checkpoints):
     short = {"training": {"epochs": 1, "lr": 1e-3}}
     _, with_record = train(small_cohort, tmp_path / "a", method, **short, record={"attention": 2, "every": 3})

@@ -212,6 +212,7 @@ def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_pat
     pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
 
 
+@pytest.mark.heavy
 def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path):
     changes = {
         "task": {"kind": "survival", "loss": "cox"},
