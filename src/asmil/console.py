@@ -127,7 +127,7 @@ def _plain_form(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letters = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(one) or _escape(one) for one in letters), error.end
+    return "".join(_PLAIN.get(letter) or _escape(letter) for letter in letters), error.end
 
 
 def _escape(letter: str) -> str:

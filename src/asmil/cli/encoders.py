@@ -71,13 +71,13 @@ def _details(entry: EncoderEntry) -> dict[str, str]:
     }
     if is_own(entry.name):
         return details | {"transform": "gets values from 0 to 1; everything else is up to it"}
-    found = present_weights(entry)
+    weights = present_weights(entry)
     return details | {
         "resizing": _resizing(entry),
         "mean, std": f"{_numbers(entry.mean)}; {_numbers(entry.std)}",
         "licence": entry.licence + (", gated" if entry.gated else ""),
         "terms": entry.url,
-        "weights": f"missing; {how_to_get(entry)}" if found is None else f"at {found}",
+        "weights": f"missing; {how_to_get(entry)}" if weights is None else f"at {weights}",
     }
 
 
