@@ -15,8 +15,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from asmil.cohort.manifest import Cohort
-    from asmil.evaluation.stability.analysis import RunStability
     from asmil.runs.run import Run
 
 Training = tuple[int, int]
@@ -38,72 +34,28 @@ SMALL_FOCUS = 4
 """Foci of at most this many tiles count as small."""
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run folder whose trainings have ended, and the cohort behind it; everything is read when it is needed."""
+def _epochs(run: Run) -> Mapping[Training, list[dict[str, Any]]]:
+    """The log of every training, one record per epoch."""
+    from asmil.runs.epochs import read_epochs
 
-    folder: Path
-    manifest: Path
-    features: Path | None
-    task: str
-    device: str = "auto"
-
-    @cached_property
-    def predictions(self) -> pd.DataFrame:
-        """One row per slide, fold and seed."""
-        from asmil.runs.predictions import read_predictions
-
-        return read_predictions(self.folder / "predictions.parquet")
-
-    @cached_property
-    def stability(self) -> RunStability:
-        """The recorded attention in numbers."""
-        from asmil.evaluation.stability import read_stability
-
-        return read_stability(self.folder)
-
-    @cached_property
-    def run(self) -> Run:
-        """The run with its trained models."""
-        from asmil.runs.run import Run
-
-        return Run(self.folder, self.device)
-
-    @cached_property
-    def cohort(self) -> Cohort:
-        """The slides, without their outcomes."""
-        from asmil.cohort.manifest import load_cohort
-
-        return load_cohort(self.manifest, self.features, self.task)  # type: ignore[arg-type]
-
-    @cached_property
-    def tile_truth(self) -> pd.DataFrame:
-        """slide, tile, tumor, focus of every tile."""
-        from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
-
-        path = self.manifest.parent / TRUTH_FILE
-        if not path.is_file():
-            raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
-        return read_tile_truth(path, ("tile", "focus"))
-
-    def epochs(self) -> Mapping[Training, list[dict[str, Any]]]:
-        """The log of every training, one record per epoch."""
-        from asmil.runs.epochs import read_epochs
-        from asmil.runs.layout import RunLayout
-
-        trainings = RunLayout(self.folder).trainings()
-        return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in trainings}
+    return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in run.layout.trainings()}
 
 
-def measure_slides(run: FinishedRun) -> Numbers:
+def _truth_file(run: Run) -> Path:
+    """The truth of the tiles, beside the manifest of the run."""
+    from asmil.cohort.tile_truth import TRUTH_FILE
+
+    path = Path(str(run.cohort.manifest)).parent / TRUTH_FILE
+    if not path.is_file():
+        raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
+    return path
+
+
+def measure_slides(run: Run) -> Numbers:
     """The metrics of the task on the test and validation set of every training."""
     import numpy as np
 
-    from asmil.runs.run import read_run
-    from asmil.tasks.prediction_format import prediction_format
-
-    read = read_run(run.folder)
-    form = prediction_format(read.kind, read.classes)
+    form = run.format
     by_training: Numbers = {}
     for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
         truth, predicted, weights = form.truth(part), form.predictions(part), np.ones((1, len(part)))
@@ -131,36 +83,40 @@ def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
         return float("nan")
 
 
-def measure_attention(run: FinishedRun) -> Numbers:
+def measure_attention(run: Run) -> Numbers:
     """Means over the recorded slides; see docs/stability.md for the columns."""
+    from asmil.evaluation.stability import read_stability
+
     columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
     by_training: Numbers = {}
-    for (fold, seed), part in run.stability.slides.groupby(["fold", "seed"]):
+    stability = read_stability(run.path)
+    for (fold, seed), part in stability.slides.groupby(["fold", "seed"]):
         by_training[_training(fold, seed)] = {name: float(part[name].mean()) for name in columns}
-    for (fold, seed), part in run.stability.times.groupby(["fold", "seed"]):
+    for (fold, seed), part in stability.times.groupby(["fold", "seed"]):
         last = part[part["epoch"] == part["epoch"].max()]
         by_training[_training(fold, seed)]["ce_end"] = float(last["ce"].mean())
     return by_training
 
 
-def measure_tiles(run: FinishedRun) -> Numbers:
+def measure_tiles(run: Run) -> Numbers:
     """Heat maps of test slides against the truth of the tiles: ranking, and masks at 0.5 of the min-max scaled map."""
     import numpy as np
 
-    from asmil.cohort.features import read_bag
+    from asmil.cohort.tile_truth import read_tile_truth
     from asmil.models.inference import infer
 
+    tile_truth = read_tile_truth(_truth_file(run), ("tile", "focus"))
     tested = set(run.predictions.query("role == 'test'")["slide"].astype(str))
-    by_slide = {str(slide): part for slide, part in run.tile_truth.groupby("slide")}
+    by_slide = {str(slide): part for slide, part in tile_truth.groupby("slide")}
     values: dict[Training, dict[str, list[float]]] = {}
-    for slide in run.cohort.slides:
+    for slide in run.cohort.read(run.kind)[0].slides:
         if slide.slide not in tested and slide.patient not in tested:
             continue
         truth = by_slide[slide.slide].sort_values("tile")
-        bag = read_bag(slide.source, slide.slide, slide.mpp)
-        for training in run.run.trained:
+        bag, _ = run.bag(slide)
+        for training in run.trained:
             if training.model.has_tile_map:
-                output = infer(training.model, training.model.prepare(bag), run.run.device)
+                output = infer(training.model, training.model.prepare(bag), run.device)
                 heat = training.model.tile_map(output).detach().double().cpu().numpy()
                 kept = values.setdefault((training.fold, training.seed), {})
                 for name, value in slide_tile_numbers(heat, truth).items():
@@ -202,29 +158,24 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
     return numbers
 
 
-def measure_froc(run: FinishedRun) -> Numbers:
+def measure_froc(run: Run) -> Numbers:
     """FROC as `asmil localize` reports it, for a run of one training."""
-    from asmil.cohort.tile_truth import TRUTH_FILE
     from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 
-    if len(run.run.trained) != 1:
+    if len(run.trained) != 1:
         raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
-    training = run.run.trained[0]
+    training = run.trained[0]
     settings = LocalizeSettings(
-        truth=run.manifest.parent / TRUTH_FILE,
-        cohort=None,
-        features=run.features,
-        resamples=1,
-        device=run.device,
+        truth=_truth_file(run), cohort=None, features=run.cohort.features_there, resamples=1, device=str(run.device)
     )
-    numbers = localize_run(run.folder, settings, n_masks=0).summary.scaled["minmax"].numbers
+    numbers = localize_run(run.path, settings, n_masks=0).summary.scaled["minmax"].numbers
     return {(training.fold, training.seed): {"froc": numbers["froc"].value}}
 
 
-def measure_learning(run: FinishedRun) -> Numbers:
+def measure_learning(run: Run) -> Numbers:
     """For every validation metric: its best value, its last, the fall between, and the epoch of the best."""
     by_training: Numbers = {}
-    for training, records in run.epochs().items():
+    for training, records in _epochs(run).items():
         numbers: dict[str, float] = {}
         courses = [record["val"] for record in records if record["val"]]
         for key in ("macro_auc", "macro_f1", "c_index"):
@@ -241,12 +192,13 @@ def measure_learning(run: FinishedRun) -> Numbers:
     return by_training
 
 
-def measure_bag_features(run: FinishedRun) -> Numbers:
+def measure_bag_features(run: Run) -> Numbers:
     """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
+    from asmil.evaluation.stability import read_stability
     from asmil.evaluation.stability.bag_features import silhouettes
 
     by_training: Numbers = {}
-    for training in run.stability.trainings:
+    for training in read_stability(run.path).trainings:
         last = len(training.record.epochs) - 1
         recordings = {"first": 0, "middle": last // 2, "last": last}
         by_training[training.fold, training.seed] = {
@@ -257,7 +209,7 @@ def measure_bag_features(run: FinishedRun) -> Numbers:
     return by_training
 
 
-def measure_seconds(run: FinishedRun) -> Numbers:
+def measure_seconds(run: Run) -> Numbers:
     """The median of the seconds of an epoch, and those of all epochs."""
     import numpy as np
 
@@ -266,21 +218,20 @@ def measure_seconds(run: FinishedRun) -> Numbers:
             "epoch_seconds": float(np.median([record["seconds"] for record in records])),
             "training_seconds": float(sum(record["seconds"] for record in records)),
         }
-        for training, records in run.epochs().items()
+        for training, records in _epochs(run).items()
     }
 
 
-def measure_mixture(run: FinishedRun) -> Numbers:
+def measure_mixture(run: Run) -> Numbers:
     """The share of softmax at the end, for models with a trained mixture; nothing for others."""
     by_training: Numbers = {}
-    for training, records in run.epochs().items():
+    for training, records in _epochs(run).items():
         zeta = records[-1].get("zeta")
         by_training[training] = {} if zeta is None else {"zeta": float(zeta)}
     return by_training
 
 
-Measure = Callable[[FinishedRun], Numbers]
-MEASURES: dict[str, Measure] = {
+MEASURES: dict[str, Callable[[Run], Numbers]] = {
     "slides": measure_slides,
     "attention": measure_attention,
     "tiles": measure_tiles,

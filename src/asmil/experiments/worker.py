@@ -10,7 +10,7 @@ from typing import Any
 
 from asmil.engine.jobs import Place, Report, Worker, made_progress
 from asmil.errors import AsmilError
-from asmil.experiments.measures import MEASURES, FinishedRun
+from asmil.experiments.measures import MEASURES
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import write_failure, write_result
 from asmil.files import write_json
@@ -106,7 +106,9 @@ class _Worker:
 
 def measured_rows(job: TrainingJob, device: str) -> list[dict[str, Any]]:
     """One row for each training of the job's run folder: what it is, and all its numbers."""
-    run = FinishedRun(job.folder, job.manifest, job.features, job.task, device)
+    from asmil.runs.run import Run
+
+    run = Run(job.folder, device)
     numbers: dict[tuple[int, int], dict[str, Any]] = {}
     for name in job.measures:
         for training, numbers_of_measure in MEASURES[name](run).items():
