@@ -10,8 +10,8 @@ import time
 import pandas as pd
 import pytest
 import yaml
-
 from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
+
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.experiments.agreement import agreement_table

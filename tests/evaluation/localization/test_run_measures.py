@@ -11,29 +11,29 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.evaluation.localization import PRESETS, RankedTiles
+from asmil.evaluation.localization.evaluated_maps import SlideMap
 from asmil.evaluation.localization.localize import known_scalings, read_skip_list, summarize
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
-    SlideMap,
     SlideMeasures,
     limits_of,
     measure_slide,
     scaled_map,
 )
-from asmil.evaluation.localization.tile_maps import Frame, frame_of
+from asmil.evaluation.localization.tile_maps import MaskFrame, frame_of
 from asmil.evaluation.localization.tile_ranking import resampled_ranking
 from asmil.tasks.classification import normal_labels
 
 SIDE, TILE_PX = 12, 256
 COORDS = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE)), axis=-1).reshape(-1, 2) * TILE_PX
-FRAME = Frame(TILE_PX, (SIDE * TILE_PX, SIDE * TILE_PX), True, 0.25, 32)
+FRAME = MaskFrame("s", COORDS, TILE_PX, (SIDE * TILE_PX, SIDE * TILE_PX), 0.25, True, 32)
 SOURCE = FeatureSource("s.h5")
 JUDGING = LocalizationProtocol(("minmax", "gated"), PRESETS["asmil_text"])
 
 
 def slide_map(name: str, heat: np.ndarray, patient: str | None = None) -> SlideMap:
     slide = Slide(name, patient or name, "any", SOURCE)
-    return SlideMap(slide, COORDS, heat.astype(np.float64), np.array([0.5, 0.5]), 1, FRAME)
+    return SlideMap(slide, heat.astype(np.float64), np.array([0.5, 0.5]), 1, FRAME)
 
 
 def measured(name: str, heat: np.ndarray, truth: np.ndarray | None, probability: float, patient=None) -> SlideMeasures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import tifffile
 
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.annotation_truth import AnnotationTruth
-from asmil.evaluation.localization.tile_maps import Frame, TileTruth
+from asmil.evaluation.localization.tile_maps import MaskFrame, TileTruth
 from asmil.slides.annotations import ClassNames, find_annotations
 
-FRAME = Frame(256, (1024, 768), True, 0.25, 32)
+FRAME = MaskFrame("s", np.zeros((1, 2), dtype=np.int64), 256, (1024, 768), 0.25, True, 32)
 
 
 def feature(name: str, left: float, top: float, side: float) -> dict[str, object]:
@@ -68,7 +69,7 @@ def test_regions_outside_of_the_slide_and_clashing_files(tmp_path):
 
 def test_where_only_tiles_tell_the_size_regions_beyond_them_stay(tmp_path):
     (tmp_path / "a.geojson").write_text(json.dumps([feature("Tumor", 1000, 700, 640)]))
-    extent = Frame(256, (1024, 768), False, 0.25, 32)
+    extent = replace(FRAME, size_is_stated=False)
     truth = truth_of(tmp_path, ["a"])
     assert truth.tumor("a", extent).shape == (42, 52)
     assert truth.tumor("a", FRAME).sum() < truth.tumor("a", extent).sum() == 400

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.tile_maps import Booleans, Frame
+from asmil.evaluation.localization.tile_maps import Booleans, MaskFrame
 from asmil.slides.annotations import (
     MASK_SUFFIXES,
     AnnotationFiles,
@@ -33,7 +33,7 @@ class AnnotationTruth:
         self._areas: dict[str, TumorArea] = {}
         self._file_notes: list[str] = []
 
-    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
+    def tumor(self, slide: str, frame: MaskFrame) -> Booleans | None:
         """The tumor mask of a slide, without excluded regions."""
         if slide in self._files.clashing:
             paths = " and ".join(map(str, self._files.clashing[slide]))
@@ -87,7 +87,7 @@ class AnnotationTruth:
         }
 
 
-def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:
+def _fitting_shape(area: TumorArea, frame: MaskFrame) -> tuple[int, int]:
     """The shape of the slide's mask; if only the extent of its tiles is known, annotations beyond them are included."""
     if frame.size_is_stated or area.shape.is_empty:
         return frame.shape

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.cohort.manifest import Slide
-from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.localization.tile_maps import MaskFrame, frame_of
 from asmil.explain.kinds import kinds_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import pixel_coords
@@ -24,18 +23,18 @@ from asmil.tasks.classification import normal_labels
 
 
 @dataclass(frozen=True)
-class EvaluatedMap:
+class SlideMap:
     """The map and probabilities of a slide, averaged over the models that may evaluate it.
 
-    coords: N x 2, upper left corners of the tiles in level-0 pixels
     heat: N; probabilities: K, of the classes
+    frame: where the tiles are, and the grid in which they are compared with annotations
     """
 
-    coords: npt.NDArray[np.int64]
+    slide: Slide
     heat: Floats
     probabilities: Floats
     n_models: int
-    info: FeatureInfo
+    frame: MaskFrame
 
 
 class EvaluatedMaps:
@@ -81,7 +80,7 @@ class EvaluatedMaps:
         roles = self._roles(slide)
         return self.role in roles if roles else self.role == "test"
 
-    def map_of(self, slide: Slide) -> EvaluatedMap:
+    def map_of(self, slide: Slide) -> SlideMap:
         """The map of a slide; its features must be those of the training, with coordinates."""
         bag, (info,) = self.run.bag(slide)
         coords = pixel_coords(bag, info)
@@ -95,7 +94,8 @@ class EvaluatedMaps:
             heat = self._explainer.explain(bag, self.kind, tumor_class, trained).values
         else:
             heat = prediction.tile_map.astype(np.float64)
-        return EvaluatedMap(coords, heat, prediction.probabilities, len(trained), info)
+        frame = frame_of(slide.slide, info, coords, slide.mpp)
+        return SlideMap(slide, heat, prediction.probabilities, len(trained), frame)
 
     def _tumor_class(self, probabilities: Floats) -> str:
         """The most probable class that is not normal."""

@@ -11,7 +11,7 @@ from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
 from asmil.explain.report_panels import slide_panels
-from asmil.explain.tile_map import SlideFrame, TileMap
+from asmil.explain.tile_map import TileMap
 from asmil.reporting import Figure as Picture
 from asmil.reporting.drawing import COLORS, new_figure, svg_text
 from asmil.slides.annotations import trace_outlines
@@ -109,7 +109,7 @@ def slide_figures(localization: Localization, slide: SlideMeasures, images: Mapp
         value = f"Dice {measures.dice:.3f}" if mask is not None else f"specificity {measures.specificity:.3f}"
         calls[f"{' and '.join(map(scaling_title, scalings))}: {value}"] = marked
     return slide_panels(
-        SlideFrame(slide.name, slide.map.coords, frame.tile_px, frame.size_px, frame.mpp),
+        frame,
         images.get(slide.name),
         TileMap(slide.map.heat, localization.map_kind, title=f"heat map: {localization.map_kind}"),
         calls,

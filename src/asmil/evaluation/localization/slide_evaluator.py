@@ -11,17 +11,15 @@ import numpy.typing as npt
 from asmil.cohort.manifest import Slide
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
+from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps, SlideMap
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
 from asmil.evaluation.localization.points import Conversion, points_from_tiles
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
 from asmil.evaluation.localization.tile_maps import (
-    Frame,
     Truth,
     all_tumor_tiles_positive,
     dice,
-    frame_of,
     highest_specificity,
     regions_found,
     specificity,
@@ -33,18 +31,6 @@ from asmil.reporting.estimate import NAN
 from asmil.tables.arrays import Floats
 
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class SlideMap:
-    """An `EvaluatedMap` with the frame in which it is compared with annotations."""
-
-    slide: Slide
-    coords: npt.NDArray[np.int64]
-    heat: Floats
-    probabilities: Floats
-    n_models: int
-    frame: Frame
 
 
 @dataclass(frozen=True)
@@ -132,7 +118,7 @@ class SlideEvaluator:
         read: list[SlideMap] = []
         for done, slide in enumerate(slides, start=1):
             try:
-                read.append(self._map_of(slide))
+                read.append(self.maps.map_of(slide))
             except AsmilError as error:
                 problems.append(_describe(slide, error))
             progress(done, 2 * len(slides))
@@ -147,11 +133,6 @@ class SlideEvaluator:
                 problems.append(_describe(slide_map.slide, error))
             progress(len(slides) + done, len(slides) + len(read))
         return measured, masks, problems
-
-    def _map_of(self, slide: Slide) -> SlideMap:
-        role_map = self.maps.map_of(slide)
-        frame = frame_of(slide.slide, role_map.info, role_map.coords, slide.mpp)
-        return SlideMap(slide, role_map.coords, role_map.heat, role_map.probabilities, role_map.n_models, frame)
 
     @property
     def _is_attention(self) -> bool:
@@ -218,9 +199,9 @@ def measure_slide(
     frame = slide_map.frame
     lesions = None if truth is None else evaluation_mask(truth, frame.um_per_pixel)
     overlap = (
-        np.zeros(len(slide_map.coords))
+        np.zeros(len(frame.coords))
         if truth is None
-        else tile_overlap(truth, slide_map.coords, frame.tile_px, frame.downsample)
+        else tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
     )
     tumor = overlap > 0
     ranking = rank_tiles([tumor], [slide_map.heat]).mean
@@ -254,7 +235,7 @@ def _measure_scaled(
     protocol: LocalizationProtocol,
 ) -> ScaledMeasures:
     frame = slide_map.frame
-    points = points_from_tiles(slide_map.coords, scores, frame.tile_px, protocol.conversion, threshold, protocol.radius)
+    points = points_from_tiles(frame.coords, scores, frame.tile_px, protocol.conversion, threshold, protocol.radius)
     labels, itc = (None, frozenset[int]()) if lesions is None else (lesions.labels, lesions.itc)
     hits = judge_detections(
         FrocSlide(slide_map.slide.slide, points, labels, itc, frame.downsample), protocol.options.index
@@ -263,7 +244,7 @@ def _measure_scaled(
     measures = ScaledMeasures(scores, int(positive.sum()), len(points), hits)
     if truth is None:
         return replace(measures, specificity=specificity(scores, threshold))
-    predicted = tile_mask(slide_map.coords, positive, frame.tile_px, truth.shape, frame.downsample)
+    predicted = tile_mask(frame.coords, positive, frame.tile_px, truth.shape, frame.downsample)
     found_regions = regions_found(truth, predicted)
     return replace(
         measures,

@@ -19,6 +19,7 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.tile_truth import read_tile_truth
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
+from asmil.explain.tile_map import SlideFrame
 from asmil.tables.arrays import Floats
 from asmil.tasks.checked_arrays import corners_of, flags_of, mask_of, numbers_of, one_per_tile
 
@@ -123,20 +124,15 @@ def _rectangles(
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Sizes of a slide and its tiles, in level-0 pixels.
+class MaskFrame(SlideFrame):
+    """A slide and its tiles, and the grid of its masks.
 
-    tile_px: side of a tile
-    size_px: width and height of the slide; the extent of its tiles if the feature file does not state it
-    mpp: microns per level-0 pixel; None if unknown, and then that of CAMELYON16 is assumed
-    downsample: level-0 pixels along the side of a mask pixel
+    size_is_stated: whether the feature file states the size of the slide; otherwise it is the extent of the tiles
+    downsample: level-0 pixels along the side of a mask pixel; without a resolution, that of CAMELYON16 is assumed
     """
 
-    tile_px: float
-    size_px: tuple[int, int]
-    size_is_stated: bool
-    mpp: float | None
-    downsample: int
+    size_is_stated: bool = True
+    downsample: int = MASK_DOWNSAMPLE
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,7 +145,7 @@ class Frame:
         return CAMELYON_UM_PER_PIXEL if self.mpp is None else self.downsample * self.mpp
 
 
-def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: float | None) -> Frame:
+def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: float | None) -> MaskFrame:
     """The frame of a slide, from the metadata of its feature file.
 
     mpp: from the manifest, for files that do not state it
@@ -165,13 +161,14 @@ def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: 
     width, height = np.ceil(coords.max(axis=0) + tile_px).astype(int).tolist()
     size_px = (info.slide_width_px or width, info.slide_height_px or height) if stated else (width, height)
     wanted = MASK_DOWNSAMPLE if mpp is None else 2 ** max(0, round(math.log2(CAMELYON_UM_PER_PIXEL / mpp)))
-    return Frame(float(tile_px), size_px, stated, mpp, min(wanted, 2 ** int(math.log2(max(tile_px, 1)))))
+    downsample = min(wanted, 2 ** int(math.log2(max(tile_px, 1))))
+    return MaskFrame(slide, coords, float(tile_px), size_px, mpp, stated, downsample)
 
 
 class Truth(Protocol):
     """A source of tumor masks."""
 
-    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
+    def tumor(self, slide: str, frame: MaskFrame) -> Booleans | None:
         """The tumor mask of a slide; None if nothing is known about the slide."""
 
     def notes(self) -> Iterator[str]:
@@ -186,7 +183,7 @@ class TileTruth:
         table = read_tile_truth(self._path)
         self._by_slide = {str(slide): rows for slide, rows in table.groupby("slide")}
 
-    def tumor(self, slide: str, frame: Frame) -> Booleans | None:
+    def tumor(self, slide: str, frame: MaskFrame) -> Booleans | None:
         """The union of the tiles with tumor."""
         rows = self._by_slide.get(slide)
         if rows is None:
