@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from asmil.api.inputs import (
     PathLike,
+    RunLike,
     as_path,
     names,
     run_paths,
@@ -26,9 +27,6 @@ from asmil.runs.run import Run
 from asmil.settings.config import parse_settings
 from asmil.settings.made_from import DoneBefore
 from asmil.slides.annotations import find_annotations
-
-if TYPE_CHECKING:
-    from asmil.api.run import TrainedRun
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class HeatmapRequest:
 
 
 def heatmap(
-    runs: TrainedRun | PathLike | Sequence[TrainedRun | PathLike] = (),
+    runs: RunLike | Sequence[RunLike] = (),
     slides: PathLike | Sequence[PathLike] = (),
     out: PathLike = "heatmaps",
     *,

@@ -6,16 +6,27 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from asmil.errors import AsmilWarning
 
 if TYPE_CHECKING:
-    from asmil.api.run import TrainedRun
     from asmil.engine.jobs import Engine
     from asmil.settings.made_from import DoneBefore
 
 PathLike = Path | str
+
+
+class OpenedRun(Protocol):
+    """A run that is opened already: a `TrainedRun`."""
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        ...
+
+
+RunLike = OpenedRun | PathLike
 FEW_SLIDES = 2
 """Up to so many slides are computed in this process: starting others would take longer."""
 
@@ -33,12 +44,12 @@ def as_path(path: PathLike | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def run_path(run: TrainedRun | PathLike) -> Path:
+def run_path(run: RunLike) -> Path:
     """The folder of a run."""
     return Path(run) if isinstance(run, Path | str) else run.path
 
 
-def run_paths(runs: TrainedRun | PathLike | Sequence[TrainedRun | PathLike]) -> list[Path]:
+def run_paths(runs: RunLike | Sequence[RunLike]) -> list[Path]:
     """The folders of one or several runs."""
     return [run_path(run) for run in (runs if isinstance(runs, list | tuple) else [runs])]  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from asmil.api.inputs import (
     PathLike,
+    RunLike,
     as_path,
     names,
     run_path,
@@ -20,7 +21,6 @@ from asmil.api.inputs import (
 from asmil.console import progress_bar
 
 if TYPE_CHECKING:
-    from asmil.api.run import TrainedRun
     from asmil.evaluation.localization.localize import Localization
     from asmil.evaluation.stability import RunStability
     from asmil.experiments.results_index import ResultsIndex
@@ -32,7 +32,7 @@ Conversion = Literal["nms", "tiles", "components"]
 
 
 def localize(
-    run: TrainedRun | PathLike,
+    run: RunLike,
     *,
     annotations: PathLike | None = None,
     truth: PathLike | None = None,
@@ -111,7 +111,7 @@ def localization_folder(run: Path, out: PathLike | None, role: Role) -> Path:
 
 
 def faithfulness(
-    run: TrainedRun | PathLike,
+    run: RunLike,
     *,
     out: PathLike | None = None,
     kind: Sequence[str] = (),
@@ -209,7 +209,7 @@ def _locate(
 
 
 def stability(
-    runs: TrainedRun | PathLike | Sequence[TrainedRun | PathLike],
+    runs: RunLike | Sequence[RunLike],
     *,
     out: PathLike | None = None,
     slide: str | None = None,
@@ -254,7 +254,7 @@ def index(folder: PathLike, *, title: str | None = None) -> ResultsIndex:
 
 
 def export_run(
-    run: TrainedRun | PathLike,
+    run: RunLike,
     out: PathLike,
     *,
     format: Literal["bundle", "onnx", "torch"] = "bundle",

@@ -121,8 +121,13 @@ def info_of(file: OpenFeatures) -> FeatureInfo:
     info = file.info
     if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
         return info
-    coords = file.read_coords()
-    step = None if coords is None else common_step(coords)
+    return with_tile_side(info, file.read_coords())
+
+
+def with_tile_side(info: FeatureInfo, coords: NDArray[Any] | None) -> FeatureInfo:
+    """A header that does not state the side of its tiles, with the most frequent step between tiles instead."""
+    known = info.tile_px_level0 is not None or info.coords_unit != "px" or coords is None
+    step = None if known else common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 
 
@@ -143,12 +148,12 @@ def read_bag_and_info(
     verify: bool = False,
     accept: Callable[[FeatureInfo], None] | None = None,
 ) -> tuple[Bag, FeatureInfo]:
-    """The bag of one slide, and the header of its file.
+    """The bag of one slide, and the header of its file, as it is; see `with_tile_side`.
 
     accept: raises if the header shows that the features cannot be used, before they are read
     """
     with open_features(source) as file:
-        info = info_of(file)
+        info = file.info
         if accept is not None:
             accept(info)
         if file.info.n_tiles == 0:

@@ -18,14 +18,13 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import GetPydanticSchema, PlainSerializer
-from pydantic_core.core_schema import no_info_after_validator_function
+from pydantic import PlainSerializer, PlainValidator
 
 from asmil.tables.arrays import Floats
 
 Curve = Annotated[
     Floats,
-    GetPydanticSchema(lambda _, handler: no_info_after_validator_function(np.array, handler(list[float]))),
+    PlainValidator(lambda values: np.array(values, dtype=np.float64)),
     PlainSerializer(lambda curve: curve.tolist()),
 ]
 """Numbers over the shares of removed tiles; a list in JSON."""

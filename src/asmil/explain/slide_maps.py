@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import read_bag_and_info
+from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
@@ -54,9 +54,9 @@ def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
     scored = read_scores(path)
     coords, info = scored.coords, None
     if asked.slide is not None:
-        bag, info = read_bag_and_info(asked.slide.source, asked.name, asked.mpp)
-        if coords is None and bag.coords is not None:
-            coords = bag.coords.numpy().astype(np.int64)
+        info = inspect_features(asked.slide.source)
+        if coords is None:
+            coords = pixel_coords(read_bag(asked.slide.source, asked.name, asked.mpp), info)
     if coords is None:
         raise AsmilError(
             f"{asked.name}: {path} has no coordinates, and no features of this slide with coordinates were found; add "

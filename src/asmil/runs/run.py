@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import read_bag_and_info
+from asmil.cohort.features import read_bag_and_info, with_tile_side
 from asmil.cohort.loader import naming_slide
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo
@@ -183,7 +183,7 @@ class Run:
                     part.source, part.slide, part.mpp, accept=self.description.refuse_other_features
                 )
             bags.append(bag)
-            headers.append(header)
+            headers.append(with_tile_side(header, None if bag.coords is None else bag.coords.numpy()))
         with naming_slide(unit.name, unit.slides[0]):
             return joined_bag(bags, unit.name), tuple(headers)
 
