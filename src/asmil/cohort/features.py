@@ -118,16 +118,14 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
 
 def info_of(file: OpenFeatures) -> FeatureInfo:
     """The header of an open feature file, see `inspect_features`."""
-    info = file.info
-    if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
-        return info
-    return with_tile_side(info, file.read_coords())
+    return file.info if file.info.n_tiles == 0 else with_tile_side(file.info, file.read_coords())
 
 
 def with_tile_side(info: FeatureInfo, coords: NDArray[Any] | None) -> FeatureInfo:
     """A header that does not state the side of its tiles, with the most frequent step between tiles instead."""
-    known = info.tile_px_level0 is not None or info.coords_unit != "px" or coords is None
-    step = None if known else common_step(coords)
+    if info.tile_px_level0 is not None or info.coords_unit != "px" or coords is None:
+        return info
+    step = common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 
 
