@@ -118,7 +118,9 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
 
 def info_of(file: OpenFeatures) -> FeatureInfo:
     """The header of an open feature file, see `inspect_features`."""
-    return file.info if file.info.n_tiles == 0 else with_tile_side(file.info, file.read_coords())
+    info = file.info
+    unknown = info.tile_px_level0 is None and info.coords_unit == "px" and info.n_tiles > 0
+    return with_tile_side(info, file.read_coords()) if unknown else info
 
 
 def with_tile_side(info: FeatureInfo, coords: NDArray[Any] | None) -> FeatureInfo:
