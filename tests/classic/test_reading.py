@@ -147,6 +147,7 @@ def test_one_positive_instance_makes_a_bag_positive(tmp_path):
         ("a.csv", "bag,label,f\n1,0,\n2,1,5\n", "row 2, column f"),
         ("a.csv", "bag,bag_id,label,f\n1,1,0,1\n2,2,1,5\n", "bag_id"),
         ("a.csv", "1,1\n0,2\n", "2 fields"),
+        ("a.csv", "1,1\n0,2\n", "UCI"),
         ("a.csv", "", "a.csv"),
         ("a.csv", "1,1,5\n0,2,6,7\n", "a.csv"),
         ("a.csv", "1,1,inf\n0,2,6\n", "row 1, feature 1"),

@@ -1,4 +1,4 @@
-"""A benchmark set: bags of instances in one array, with one label a bag."""
+"""A benchmark set: bags of instances in one array, with one label per bag."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BagSet:
         return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
     def without_last_column(self) -> BagSet:
-        """The set less its last feature."""
+        """The set without its last feature."""
         if self.n_features < 2:
             raise AsmilError(f"{self.path}: it has one feature only, so its last column cannot be left out")
         return replace(self, features=np.ascontiguousarray(self.features[:, :-1]))
@@ -88,10 +88,10 @@ def binary_labels(path: Path, labels: ArrayLike) -> Integers:
     if values.dtype.kind not in "iufbUSO":
         raise AsmilError(f"{path}: its labels are of type {values.dtype}; they must be 0 and 1, or -1 and 1")
     try:
-        found = set(np.unique(values.astype(np.float64)).tolist())
+        kinds = set(np.unique(values.astype(np.float64)).tolist())
     except (TypeError, ValueError):
-        found = {float("nan")}
-    if not found or not (found <= {0.0, 1.0} or found <= {-1.0, 1.0}):
+        kinds = {float("nan")}
+    if not kinds or not (kinds <= {0.0, 1.0} or kinds <= {-1.0, 1.0}):
         shown = ", ".join(map(str, np.unique(values.astype(str))[:4].tolist()))
         raise AsmilError(f"{path}: its labels are {shown or 'missing'}; they must be 0 and 1, or -1 and 1")
     return np.asarray(values.astype(np.float64) > 0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Baselines that are not deep: a support vector machine over instances and a forest over statistics of bags."""
+"""Baselines without a network: a support vector machine over instances and a forest over statistics of bags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asmil.classic.folds import scaled
 from asmil.tables.arrays import Integers
 
 Scores = NDArray[np.float64]
-"""n x 2: the larger of a row is the class; its second column orders bags."""
+"""n x 2: the larger value of a row is the class; the second column ranks bags."""
 
 SVM: dict[str, Any] = {"kernel": "rbf", "C": 1.0, "gamma": "scale", "class_weight": "balanced"}
 FOREST: dict[str, Any] = {"n_estimators": 500, "max_features": "sqrt"}
@@ -35,7 +35,7 @@ class Baseline:
 def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Scores:
     """Like MI-SVM (Andrews et al., 2002): a positive bag is represented by its highest-scoring instance.
 
-    It begins with the mean of each positive bag, and ends when the choice of instances no longer changes, or after 20
+    It starts with the mean of each positive bag, and stops when the choice of instances no longer changes, or after 20
     rounds. All instances of negative bags are negative. A bag scores as its highest instance; above 0 it is positive.
     Features are scaled by the training bags. Nothing is random.
     """
@@ -59,7 +59,7 @@ def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Score
 
 
 def bag_forest(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Scores:
-    """A random forest on mean, least, largest and standard deviation of every feature over a bag."""
+    """A random forest on mean, minimum, maximum and standard deviation of every feature over a bag."""
     statistics = np.stack(
         [
             np.concatenate([bag.mean(axis=0), bag.min(axis=0), bag.max(axis=0), bag.std(axis=0)])
@@ -72,6 +72,6 @@ def bag_forest(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> S
 
 
 BASELINES: dict[str, Baseline] = {
-    "mi_svm": Baseline("support vector machine, one instance a positive bag", SVM, mi_svm),
+    "mi_svm": Baseline("support vector machine, one instance per positive bag", SVM, mi_svm),
     "bag_forest": Baseline("random forest on statistics of bags", FOREST, bag_forest),
 }

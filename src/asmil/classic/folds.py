@@ -1,4 +1,4 @@
-"""Folds of bags, and scaling that sees the training bags of a fold only."""
+"""Folds of bags, and scaling by the training bags of a fold."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INNER_SHARE = 1 / 9
 class Fold:
     """One fold, as indices of bags.
 
-    train: all that is not tested
-    fit, val: `train` in two parts; the second chooses an epoch
+    train: all bags that are not tested
+    fit, val: `train` in two parts; the second part selects an epoch
     """
 
     test: Integers
@@ -42,9 +42,9 @@ def make_folds(bag_set: BagSet, n_folds: int, seed: int) -> list[Fold]:
 
 
 def scaling(bag_set: BagSet, bags: Integers) -> tuple[Floats32, Floats32]:
-    """Mean and standard deviation of the instances of some bags, D each; a constant column gets an infinite one.
+    """Mean and standard deviation of the instances of some bags, D each; infinite for a constant column.
 
-    (x - mean) / sd is then 0 in such a column, in bags that were not looked at too.
+    (x - mean) / sd is then 0 in such a column, in all other bags as well.
     """
     features = bag_set.features[np.isin(bag_set.bag, bags)].astype(np.float64)
     constant = features.max(axis=0) == features.min(axis=0)
@@ -63,7 +63,7 @@ def _with_inner_split(bag_set: BagSet, train: Integers, test: Integers, seed: in
     label = bag_set.label[train]
     if np.bincount(label).min() < 2:
         raise AsmilError(
-            f"{bag_set.path}: a fold leaves one bag of a class for training, which cannot be shared out once more; a "
+            f"{bag_set.path}: a fold leaves one bag of a class for training, which cannot be split again; a "
             "set needs at least 3 bags of each class"
         )
     inner = StratifiedShuffleSplit(1, test_size=n_val, random_state=seed)

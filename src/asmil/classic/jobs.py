@@ -1,4 +1,4 @@
-"""The jobs of a benchmark: one set, one method, one seed each, all folds trained side by side, on any engine."""
+"""The jobs of a benchmark: one set, one method and one seed each, with all folds, on any engine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _predict_baseline(method: str, bag_set: BagSet, folds: list[Fold], seed: int
 
 @dataclass(frozen=True)
 class Done:
-    """A job that is through: its result, or why it has none. before: it was done by an earlier command."""
+    """A job that has ended: its result, or why it has none. before: an earlier command did it."""
 
     job: Job
     result: dict[str, Any] | None = None
@@ -113,16 +113,16 @@ class Done:
 def make_jobs(
     sets: Sequence[BagSet], rows: Sequence[Contender], seeds: Sequence[int], n_folds: int, out: Path | None
 ) -> list[Job]:
-    """Every set with every method and seed; one seed of all comes before the next."""
+    """Every set with every method and seed; all jobs of a seed come before those of the next."""
 
     def file(name: str) -> Path | None:
         # workers may have another working folder
         return None if out is None else out.absolute() / JOBS / f"{name}.json"
 
     return [
-        Job(one.name, row, seed, n_folds, file(f"{one.name}-{row.file_name}-seed{seed}"))
+        Job(bag_set.name, row, seed, n_folds, file(f"{bag_set.name}-{row.file_name}-seed{seed}"))
         for seed in seeds
-        for one in sets
+        for bag_set in sets
         for row in rows
     ]
 

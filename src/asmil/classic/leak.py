@@ -1,4 +1,4 @@
-"""The leak check: a column that predicts the label on its own is a label, not a feature."""
+"""The leak check: a column that predicts the label alone is a label, not a feature."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ColumnScores:
 
     per_instance: D, every instance against the label of its bag
     per_bag: D, the mean of the column over a bag against its label
-    suspects: the columns (from 0) that predict it, the best first
+    suspects: the columns (from 0) that do so too well, the best first
     """
 
     per_instance: NDArray[np.float64]
@@ -37,7 +37,7 @@ def column_scores(bag_set: BagSet) -> ColumnScores:
     """The scores of all columns, in O(D N log N).
 
     A column is suspect from an accuracy of 0.98 on, per instance or per bag, unless its errors are more than half of
-    those of always naming the commoner class: where nearly all instances are of one class, every column gets there.
+    those of always predicting the larger class: if nearly all instances have one class, every column reaches 0.98.
     """
     of_instances, of_bags = bag_set.label[bag_set.bag], bag_set.label
     sizes = np.bincount(bag_set.bag)
@@ -79,7 +79,7 @@ def refuse_leaks(bag_set: BagSet) -> ColumnScores:
     )
     more = f"; and {len(scores.suspects) - _SHOWN} more" if scores.suspects[_SHOWN:] else ""
     raise AsmilError(
-        f"{bag_set.path}: a column alone predicts the label, so it is the label or made from it ({described}{more};  "
+        f"{bag_set.path}: a column alone predicts the label, so it is the label or made from it ({described}{more}; "
         f"the limit is {LIMIT}); take it out of the file, or give --drop-last-column if it is the last"
     )
 

@@ -24,9 +24,9 @@ SUFFIXES = (".npz", ".mat", *TEXT_SUFFIXES)
 
 def find_sets(paths: Iterable[Path]) -> list[Path]:
     """The files behind files and folders, by name; two files that would be one set are refused."""
-    found = [file for path in paths for file in (_in_folder(path) if path.is_dir() else [_existing(path)])]
+    files = [file for path in paths for file in (_in_folder(path) if path.is_dir() else [_existing(path)])]
     by_name: dict[str, Path] = {}
-    for file in dict.fromkeys(found):
+    for file in dict.fromkeys(files):
         if file.stem in by_name:
             raise AsmilError(
                 f"{by_name[file.stem]} and {file} would both be called {file.stem}; name files, not their folder, or "

@@ -1,4 +1,4 @@
-"""Which epoch a result is read from: the last, the one that validation bags choose, or, optimistically, the best."""
+"""The epoch whose predictions count: the last, the best on validation bags, or (optimistic) the best on test bags."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def read_rules(probabilities: Scores, label: Integers, folds: Sequence[Fold]) ->
         "optimistic": (of_all, [_best_epoch(of_all[:, i], label, fold.test) for i, fold in enumerate(folds)]),
     }
     results = {}
-    for rule, (found, epochs) in chosen.items():
+    for rule, (scored, epochs) in chosen.items():
         scores = np.zeros((len(label), probabilities.shape[-1]))
         for i, (fold, epoch) in enumerate(zip(folds, epochs, strict=True)):
-            scores[fold.test] = found[epoch, i, fold.test]
+            scores[fold.test] = scored[epoch, i, fold.test]
         results[rule] = joined_result(scores, label, folds, [epoch + 1 for epoch in epochs])
     return results
 

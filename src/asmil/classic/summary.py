@@ -82,7 +82,7 @@ def make_report(
     return {
         "asmil": __version__,
         "protocol": dict(protocol),
-        "sets": [dict(one) for one in sets],
+        "sets": [dict(bag_set) for bag_set in sets],
         "methods": [{"name": row.name, "method": row.method, "settings": row.settings()} for row in rows],
         "results": summarize(results, rules),
         "paper": {

@@ -48,15 +48,15 @@ def set_table(report: Report) -> str:
         "best column: per instance, per bag",
     ]
     rows = []
-    for one in report["sets"]:
-        least, median, most = one["bag_sizes"]
-        best = one["best_column"]
+    for bag_set in report["sets"]:
+        least, median, most = bag_set["bag_sizes"]
+        best = bag_set["best_column"]
         rows.append(
             [
-                one["name"],
-                f"{one['bags']} ({one['positive']})",
-                str(one["instances"]),
-                str(one["features"]),
+                bag_set["name"],
+                f"{bag_set['bags']} ({bag_set['positive']})",
+                str(bag_set["instances"]),
+                str(bag_set["features"]),
                 f"{least} / {median:g} / {most}",
                 f"{best['per_instance']:.3f}, {best['per_bag']:.3f}",
             ]
@@ -113,12 +113,12 @@ def rules_of(report: Report) -> list[str]:
 
 
 def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any]], str]) -> str:
-    found = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
-    names = [one["name"] for one in report["sets"]]
+    entries = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
+    names = [bag_set["name"] for bag_set in report["sets"]]
     rows = [
-        [method, *(cell(found[method, name]) if (method, name) in found else NONE for name in names)]
+        [method, *(cell(entries[method, name]) if (method, name) in entries else NONE for name in names)]
         for method in (row["name"] for row in report["methods"])
-        if any((method, name) in found for name in names)
+        if any((method, name) in entries for name in names)
     ]
     return markdown_table(["method", *names], rows)
 
@@ -132,16 +132,16 @@ def rule_title(report: Report, rule: str) -> str:
 
 def rule_grid(report: Report, rule: str) -> Table:
     """Accuracy by one rule, methods x sets."""
-    found = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
-    cells = {key: (entry["mean"], entry["sd_folds"]) for key, entry in found.items()}
-    return _grid([one["name"] for one in report["sets"]], [row["name"] for row in report["methods"]], cells)
+    entries = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
+    cells = {key: (entry["mean"], entry["sd_folds"]) for key, entry in entries.items()}
+    return _grid([bag_set["name"] for bag_set in report["sets"]], [row["name"] for row in report["methods"]], cells)
 
 
 def paper_grid(report: Report) -> Table | None:
     """The figures that the paper prints for these sets, if there are any."""
     figures = report["paper"]["accuracy"]
     printed = {name for of in figures.values() for name in of}
-    names = [one["name"] for one in report["sets"] if one["name"] in printed]
+    names = [bag_set["name"] for bag_set in report["sets"] if bag_set["name"] in printed]
     cells = {(method, name): tuple(pair) for method, of in figures.items() for name, pair in of.items()}
     return _grid(names, list(figures), cells) if names else None
 

@@ -27,8 +27,8 @@ def read_delimited(path: Path) -> BagSet:
 
     UCI: `molecule_name,conformation_name,f1,...,class`, no header, the molecule is text
     numbers only: `label,bag,f1,...`, no header
-    with a header: columns `bag` (or `bag_id`, `molecule_name`) and `label` (or `class`); all others are features, save
-        for `conformation_name`, `instance` and `instance_id`
+    with a header: columns `bag` (or `bag_id`, `molecule_name`) and `label` (or `class`); all others are features,
+        except `conformation_name`, `instance` and `instance_id`
     """
     try:
         table = pd.read_csv(path, header=None, dtype=str, skipinitialspace=True, comment="#")
@@ -61,16 +61,16 @@ def _refuse_repeated(path: Path, header: list[str]) -> None:
 
 
 def _only(path: Path, header: list[str], names: Sequence[str]) -> str:
-    found = [field for field in header if field in names]
-    if len(found) > 1:
-        raise AsmilError(f"{path}: its header has {' and '.join(found)}, which mean the same; keep one of them")
-    return found[0]
+    columns = [field for field in header if field in names]
+    if len(columns) > 1:
+        raise AsmilError(f"{path}: its header has {' and '.join(columns)}, which mean the same; keep one of them")
+    return columns[0]
 
 
 def _numeric(
     path: Path, table: pd.DataFrame, columns: Sequence[int] | Sequence[str], first_line: int
 ) -> NDArray[np.float64]:
-    """Columns as numbers; a cell that is not a number is an error that names its place."""
+    """Columns as numbers; a cell that is not a number is an error that names its row and column."""
     texts = table[list(columns)]
     values: NDArray[np.float64] = texts.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.argwhere(np.isnan(values))
@@ -91,12 +91,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-FORMS = "`label qid:bag 1:value ...` and `instance:bag:label 1:value ...`"
+SVMLIGHT_FORMS = "`label qid:bag 1:value ...` and `instance:bag:label 1:value ...`"
 _TRIPLE = re.compile(r"^[^:\s]+:(?P<bag>[^:\s]+):(?P<label>[^:\s]+)$")
 _QID = re.compile(r"^qid:(?P<bag>\S+)$")
 _LARGEST_INDEX = 1_000_000
 _LARGEST_TABLE = 250_000_000
-"""Values, of all instances; more are a mistake in an index, and would not fit into the memory of most machines."""
+"""Values of all instances; a larger number is a mistake in an index, and would not fit into memory."""
 
 
 def is_svmlight(line: str) -> bool:
@@ -108,7 +108,7 @@ def is_svmlight(line: str) -> bool:
 def read_svmlight(path: Path) -> BagSet:
     """Lines `label qid:bag 1:value ...` or `instance:bag:label 1:value ...`.
 
-    Indices begin at 1; missing indices are 0; text after a # is a comment.
+    Indices start at 1; missing indices are 0; text after a # is a comment.
     """
     bags: list[str] = []
     labels: list[str] = []
@@ -122,7 +122,7 @@ def read_svmlight(path: Path) -> BagSet:
         elif len(words) > 1 and (qid := _QID.match(words[1])):
             bag, label, values = qid["bag"], words[0], words[2:]
         else:
-            raise AsmilError(f"{path}: line {number} names no bag; accepted are {FORMS}")
+            raise AsmilError(f"{path}: line {number} names no bag; accepted are {SVMLIGHT_FORMS}")
         bags.append(bag)
         labels.append(label)
         rows.append(_parse(path, number, values))
@@ -148,7 +148,8 @@ def _parse(path: Path, number: int, words: list[str]) -> dict[int, float]:
             column, amount = 0, 0.0
         if not 1 <= column <= _LARGEST_INDEX:
             raise AsmilError(
-                f"{path}: {word!r} in line {number} is not index:value with an index >= 1; accepted are {FORMS}"
+                f"{path}: {word!r} in line {number} is not index:value with an index >= 1; accepted are "
+                f"{SVMLIGHT_FORMS}"
             )
         row[column] = amount
     return row

@@ -46,15 +46,15 @@ class TrainingData:
     initial: Mapping[str, Tensor] | None = None
     processes: OneProcess = field(default_factory=OneProcess)
 
-    def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
+    def indices(self, splits: Splits, fold: int, role: Roles) -> list[int]:
         """The indices of the units with a role in a fold; a patient's slides all have the same role."""
         members = set(splits.slides(fold, role))
         return [i for i, unit in enumerate(self.units) if unit.slides[0].slide in members]
 
-    def labeled(self, places: Sequence[int]) -> LabeledBags:
+    def labeled(self, indices: Sequence[int]) -> LabeledBags:
         """Units with their targets."""
-        chosen = self.outcomes.among(places)
-        return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
+        chosen = self.outcomes.among(indices)
+        return LabeledBags(_Part(self.loader, list(indices)), chosen.targets, chosen.strata, chosen.stratum_names)
 
     def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
         """The initial model, and the task fitted on the units `train`."""
@@ -105,7 +105,7 @@ class FoldSeedJob:
 
     def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
         """The trainer, ready to start or resume."""
-        train = self.data.places(self.splits, self.fold, "train")
+        train = self.data.indices(self.splits, self.fold, "train")
         return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
 
     @property
@@ -120,18 +120,18 @@ class FoldSeedJob:
 
     def model_and_task(self) -> tuple[MILModel, Task]:
         """The initial model, and the task."""
-        return self.data.model_and_task(self.config, self.data.places(self.splits, self.fold, "train"), self.seed)
+        return self.data.model_and_task(self.config, self.data.indices(self.splits, self.fold, "train"), self.seed)
 
     @property
     def train(self) -> LabeledBags:
         """The training units."""
-        return self.data.labeled(self.data.places(self.splits, self.fold, "train"))
+        return self.data.labeled(self.data.indices(self.splits, self.fold, "train"))
 
     @property
     def val(self) -> LabeledBags | None:
         """The validation units, if there are any."""
-        places = self.data.places(self.splits, self.fold, "val")
-        return self.data.labeled(places) if places else None
+        indices = self.data.indices(self.splits, self.fold, "val")
+        return self.data.labeled(indices) if indices else None
 
     def finish(self, trainer: Trainer) -> pd.DataFrame:
         """Predict the validation and test units with the trained model; test bags are not read before this."""
@@ -141,9 +141,9 @@ class FoldSeedJob:
         return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
     def _predict(self, trainer: Trainer, task: Task, role: Roles) -> pd.DataFrame:
-        places = self.data.places(self.splits, self.fold, role)
-        units = [self.data.units[i] for i in places]
-        bags = self.data.labeled(places).bags
+        indices = self.data.indices(self.splits, self.fold, role)
+        units = [self.data.units[i] for i in indices]
+        bags = self.data.labeled(indices).bags
         logits = trainer.predict(bags) if units else torch.zeros(0, task.n_outputs)
         columns: Columns = {
             "slide": [unit.name for unit in units],
@@ -151,14 +151,14 @@ class FoldSeedJob:
             "fold": [self.fold] * len(units),
             "seed": [self.seed] * len(units),
             "role": [role] * len(units),
-            **_truth_columns(self.data.outcomes, places),
+            **_truth_columns(self.data.outcomes, indices),
             **task.columns(logits),
         }
         return pd.DataFrame(columns)
 
 
-def _truth_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
-    return prediction_format(outcomes.kind, outcomes.names).target_columns(outcomes.targets[list(places)])
+def _truth_columns(outcomes: Outcomes, indices: Sequence[int]) -> Columns:
+    return prediction_format(outcomes.kind, outcomes.names).target_columns(outcomes.targets[list(indices)])
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ class _Part:
     """Some units of a loader, as a source of bags."""
 
     loader: BagLoader
-    places: Sequence[int]
+    indices: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return self.loader.stream([self.places[i] for i in order])
+        return self.loader.stream([self.indices[i] for i in order])
 
     def keys(self) -> Sequence[int]:
         """Identifiers of these units within the cohort."""
-        return self.places
+        return self.indices

@@ -60,12 +60,12 @@ def _refuse_other_encoder(
     weights: InitialWeights, before: RunDescription, cohort: Cohort, description: RunDescription
 ) -> None:
     for key in ("encoder", "weights_hash"):
-        trained, found = before.features.get(key), description.features.get(key)
-        same = found == trained or (key == "encoder" and same_attribute(str(trained), str(found)))
-        if trained is not None and found is not None and not same:
+        trained, here = before.features.get(key), description.features.get(key)
+        same = here == trained or (key == "encoder" and same_attribute(str(trained), str(here)))
+        if trained is not None and here is not None and not same:
             raise AsmilError(
                 f"{weights.path}: these weights were trained on features of another encoder ({key} {trained}, but "
-                f"{found} in the cohort); extract the cohort with the encoder of the weights"
+                f"{here} in the cohort); extract the cohort with the encoder of the weights"
             )
     assert weights.run is not None
     known = read_training_slides(weights.run)
@@ -73,7 +73,7 @@ def _refuse_other_encoder(
         return
     structure, slides = known.structure, cohort.slides
     tiles = sampled_tiles([slides[i] for i in range(0, len(slides), -(-len(slides) // COMPARED_SLIDES))])
-    reasons = [reason for one in tiles if (reason := compare_features(structure, one).difference)]
+    reasons = [reason for sample in tiles if (reason := compare_features(structure, sample).difference)]
     if len(reasons) > len(tiles) / 2:
         raise AsmilError(
             f"{weights.path}: these weights were probably trained on features of another encoder than those of "
@@ -129,18 +129,18 @@ def _with_roles(splits: Splits, roles: Sequence[str], fold: int | None = None) -
 
 def _moved(before: Sequence[str], now: Sequence[str]) -> bool:
     """Whether a class has another place than before."""
-    places = {name: place for place, name in enumerate(before)}
-    return any(places.get(name, place) != place for place, name in enumerate(now))
+    indices = {name: index for index, name in enumerate(before)}
+    return any(indices.get(name, index) != index for index, name in enumerate(now))
 
 
 def _loads_head(done: Initialization, description: RunDescription, n_outputs: int) -> bool:
     """Whether a tensor was loaded whose size depends on the number of classes."""
     config = description.config
-    one, other = (
+    ours, other = (
         build_model(config, description.in_features, count, config.training.seed).state_dict()
         for count in (n_outputs, n_outputs + 1)
     )
-    return any(name not in other or one[name].shape != other[name].shape for name in done.loaded)
+    return any(name not in other or ours[name].shape != other[name].shape for name in done.loaded)
 
 
 def _names(classes: Sequence[str]) -> str:

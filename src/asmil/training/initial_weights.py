@@ -131,9 +131,9 @@ def read_initial_weights(path: Path) -> InitialWeights:
     tensors = _own(path)
     if tensors is not None:
         return _of_asmil(path, *tensors)
-    found = _recognized(path, _foreign(path))
-    refuse_not_finite(found.tensors, path)
-    return found
+    recognized = _recognized(path, _foreign(path))
+    refuse_not_finite(recognized.tensors, path)
+    return recognized
 
 
 def _file_in(folder: Path) -> Path:
@@ -145,12 +145,12 @@ def _file_in(folder: Path) -> Path:
             if (folder / name).is_file():
                 return folder / name
         raise AsmilError(f"{folder}: the folder contains no run, bundle or {HUB_FILES[0]}; give a file of weights")
-    found = [training / "checkpoints" / "best.safetensors" for _, _, training in layout.trainings()]
-    found = [file for file in found if file.is_file()]
-    if len(found) != 1:
-        hint = f"give one of them, e.g. {found[0]}" if found else "finish it with `asmil train`"
-        raise AsmilError(f"{folder}: the run has {len(found)} trained models, but --init needs exactly one; {hint}")
-    return found[0]
+    files = [training / "checkpoints" / "best.safetensors" for _, _, training in layout.trainings()]
+    files = [file for file in files if file.is_file()]
+    if len(files) != 1:
+        hint = f"give one of them, e.g. {files[0]}" if files else "finish it with `asmil train`"
+        raise AsmilError(f"{folder}: the run has {len(files)} trained models, but --init needs exactly one; {hint}")
+    return files[0]
 
 
 def _own(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
@@ -205,10 +205,12 @@ def _foreign(path: Path) -> Mapping[str, Any]:
 
 def _recognized(path: Path, tensors: Mapping[str, Any]) -> InitialWeights:
     try:
-        found = recognize(tensors)
+        recognized = recognize(tensors)
     except AsmilError as error:
         raise AsmilError(f"{path}: {error}; --init needs weights of a method that `asmil methods` lists") from None
-    return InitialWeights(path, sha256(path), found.method, found.in_features, found.tensors, found.options)
+    return InitialWeights(
+        path, sha256(path), recognized.method, recognized.in_features, recognized.tensors, recognized.options
+    )
 
 
 def initialize(model: MILModel, tensors: Mapping[str, Tensor]) -> Initialization:

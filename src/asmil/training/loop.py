@@ -232,7 +232,7 @@ class Trainer:
         started = time.monotonic() - progress.seconds
         self.model.train()
         steps = [range(first, min(first + group, len(order))) for first in range(progress.position, len(order), group)]
-        own = [order[place] for step in steps for place in self.processes.share_of(step)]
+        own = [order[position] for step in steps for position in self.processes.share_of(step)]
         with closing(_generator(train.bags.stream(own))) as bags:
             for step in steps:
                 set_lr(self.optimizer, self.lr_factor(progress.step, steps_per_epoch))
@@ -269,7 +269,7 @@ class Trainer:
             self.generator.manual_seed(seed_number(self.seed, self.fold, 6, stage, done, self.processes.rank))
         if not share:
             return None
-        group, size = [order[place] for place in share], len(step)
+        group, size = [order[position] for position in share], len(step)
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
@@ -287,9 +287,9 @@ class Trainer:
             if self._can_pad(together) and train.weights is None:
                 output = self._add_padded(together, wanted, size)
                 continue
-            for place, bag in enumerate(together):
-                weight = 1.0 if train.weights is None else float(train.weights[indices[place]])
-                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], size, weight)
+            for i, bag in enumerate(together):
+                weight = 1.0 if train.weights is None else float(train.weights[indices[i]])
+                output, parts = self.gradients.of_one(bag, wanted[i : i + 1], size, weight)
                 self._note(parts)
         return together[-1], output, targets[-1:]
 
@@ -408,14 +408,14 @@ class Trainer:
         self.processes.sum(logits)
         return logits
 
-    def predict(self, bags: BagSource, on_output: OutputObserver | None = None, places: range | None = None) -> Tensor:
+    def predict(self, bags: BagSource, on_output: OutputObserver | None = None, indices: range | None = None) -> Tensor:
         """Logits, n x C, of all bags or of those at some indices.
 
         on_output: called with the model, every bag and its output
         """
         logits = []
         with exact_arithmetic(self.progress.threads):
-            for bag in bags.stream(range(len(bags)) if places is None else places):
+            for bag in bags.stream(range(len(bags)) if indices is None else indices):
                 output = infer(self.model, bag, self.device)
                 logits.append(output.logits)
                 if on_output is not None:

@@ -86,18 +86,19 @@ class InnerSearch:
         tried = candidates(self.config)
         folds = self.config.nested.folds
         inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
-        best, means = 0, []
-        found = []
-        for number, one in enumerate(tried):
+        best, means, results = 0, [], []
+        for number, settings in enumerate(tried):
             merits = []
             for inner_fold in range(folds):
                 report(number * folds + inner_fold, len(tried) * folds)
-                merits.append(self._merit(one, number, inner, inner_fold))
+                merits.append(self._merit(settings, number, inner, inner_fold))
             means.append(_mean(merits))
             best = number if means[number].beats(means[best]) else best
             scores = [merit.score for merit in merits]
-            found.append({"settings": one, "scores": scores, "mean": means[number].score, "loss": means[number].loss})
-        write_json(note, {"settings": tried[best], "inner_folds": folds, "candidates": found})
+            results.append(
+                {"settings": settings, "scores": scores, "mean": means[number].score, "loss": means[number].loss}
+            )
+        write_json(note, {"settings": tried[best], "inner_folds": folds, "candidates": results})
         return tried[best]
 
     def _merit(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> Merit:
@@ -112,7 +113,7 @@ class InnerSearch:
         if noted is not None:
             return noted
         config = with_settings(self.config, {**settings, "record.attention": "none"})
-        train, held_out = (self.data.places(inner, inner_fold, role) for role in ("train", "val"))
+        train, held_out = (self.data.indices(inner, inner_fold, role) for role in ("train", "val"))
         data = own_data(self.data, config, train)
         trainer = data.trainer(config, train, inner_fold, config.training.seed, folder)
         val = data.labeled(held_out)

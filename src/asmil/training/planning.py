@@ -98,7 +98,11 @@ def plan_training(
     tiles = [info.n_tiles for info in infos]
     facts = (
         f"{len(cohort)} slides of {patients} patients"
-        + (f" ({', '.join(f'{name}: {len(found)} patients' for name, found in groups.items())})" if groups else ""),
+        + (
+            f" ({', '.join(f'{name}: {len(patients)} patients' for name, patients in groups.items())})"
+            if groups
+            else ""
+        ),
         f"{min(tiles):,} to {max(tiles):,} tiles per slide, median {median(tiles):,.0f}; {infos[0].width} features"
         + (f", encoder {infos[0].encoder}" if infos[0].encoder else ""),
         *_site_facts(cohort.slides),
@@ -125,7 +129,7 @@ def _choices(
         )
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
-    sizes = [len(found) for found in groups.values()]
+    sizes = [len(patients) for patients in groups.values()]
     if kind == "classification" and sizes and max(sizes) > IMBALANCE * min(sizes):
         reason = f"the largest class has {max(sizes) / max(min(sizes), 1):.1f} times the patients of the smallest"
         yield Choice("training.class_weights", "balanced", reason)
@@ -145,7 +149,7 @@ def _time_choice(cohort: Cohort, kind: TaskKind, given: TimeUnit | None) -> Iter
 
 
 def _split_choices(cohort: Cohort, groups: dict[str, set[str]], patients: int) -> Iterator[Choice]:
-    smallest = min((len(found) for found in groups.values()), default=patients)
+    smallest = min((len(patients) for patients in groups.values()), default=patients)
     if any(slide.split for slide in cohort.slides):
         yield Choice("folds", 1, "the manifest defines a split")
     elif any(slide.fold is not None for slide in cohort.slides):
@@ -191,9 +195,9 @@ def _site_facts(slides: Sequence[Slide]) -> list[str]:
 
 def _warnings(cohort: Cohort, kind: TaskKind, groups: dict[str, set[str]], tiles: Sequence[int]) -> Iterator[str]:
     if groups:
-        name, found = min(groups.items(), key=lambda item: len(item[1]))
-        if len(found) < FEWEST_IN_GROUP:
-            yield f"only {len(found)} patients in the smallest group ('{name}'): intervals will be wide"
+        name, patients = min(groups.items(), key=lambda item: len(item[1]))
+        if len(patients) < FEWEST_IN_GROUP:
+            yield f"only {len(patients)} patients in the smallest group ('{name}'): intervals will be wide"
     if not any(slide.patient != slide.slide for slide in cohort.slides):
         yield "there is no column 'patient': if some patients have several slides, the results are optimistic"
     yield from _confounded_sites(cohort.slides, kind)
@@ -211,8 +215,8 @@ def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
     everywhere = {name for slide in slides for name in _groups_of(slide, kind)}
     partial = [
         site
-        for site, found in sites.items()
-        if len(found) >= 5 and {name for slide in found for name in _groups_of(slide, kind)} != everywhere
+        for site, of_site in sites.items()
+        if len(of_site) >= 5 and {name for slide in of_site for name in _groups_of(slide, kind)} != everywhere
     ]
     if partial:
         shown = ", ".join(partial[:5])
@@ -238,9 +242,9 @@ def _estimate(
     train = sum(len(splits.slides(fold, "train")) for fold in range(splits.n_folds))
     steps = train * config.seeds * config.training.epochs
     # validation after every epoch is a forward pass over fewer slides
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     longest = min(max(info.n_tiles for info in infos), cap)
-    inner = max((one.shape[0] for one in model.parameters() if one.ndim == 2), default=width)
+    inner = max((parameter.shape[0] for parameter in model.parameters() if parameter.ndim == 2), default=width)
     memory = 16 * parameters + 4 * longest * (width + 4 * inner)
     return TrainingCost(1.2 * seconds * steps, memory, str(device), steps)
 
@@ -250,15 +254,15 @@ def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.dev
     grid = torch.stack([torch.arange(tiles) % 64, torch.arange(tiles) // 64], dim=1) * 256
     bag = model.prepare(Bag(torch.randn(tiles, width, generator=torch.Generator().manual_seed(0)), grid, id="trial"))
     bag = bag.to(device, torch.float32)
-    found = []
+    seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
         model.zero_grad()
         model(bag).logits.square().sum().backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - started)
-    return min(found)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
 
 
 def memory_warning(estimate: TrainingCost) -> str | None:
@@ -301,14 +305,14 @@ def plan_text(
     for section, choices in sorted(sections.items(), key=lambda item: item[0] != ""):
         if section:
             lines.append(f"{section}:")
-        lines += [setting_line(one.key, one.value, one.reason, "  " if section else "") for one in choices]
+        lines += [setting_line(choice.key, choice.value, choice.reason, "  " if section else "") for choice in choices]
     return "\n".join(lines) + "\n"
 
 
 def cost_line(plan: TrainingPlan) -> str:
     """The cost of the training, in one sentence."""
-    found = plan.estimate
+    estimate = plan.estimate
     return (
-        f"about {format_duration(found.seconds)} on {found.device} ({found.steps:,} steps, timed here on a "
-        f"synthetic slide) and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
+        f"about {format_duration(estimate.seconds)} on {estimate.device} ({estimate.steps:,} steps, timed here on a "
+        f"synthetic slide) and {max(estimate.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )

@@ -40,12 +40,12 @@ class AttentionRecorder:
         self.settings = settings
         self.device = device
         self._chosen = [
-            _Chosen(role, labeled, place)
+            _Chosen(role, labeled, index)
             for role, labeled in (("train", train), ("val", val))
             if labeled is not None and settings.role in (role, "both")
-            for place in choose_slides(labeled.groups, settings.attention)
+            for index in choose_slides(labeled.groups, settings.attention)
         ]
-        targets = [one.target for one in self._chosen]
+        targets = [slide.target for slide in self._chosen]
         names, sizes, coords = [], [], {}
         for i, bag in enumerate(self._bags()):
             names.append(bag.id)
@@ -57,7 +57,7 @@ class AttentionRecorder:
             classes=train.group_names,
             slides=tuple(names),
             targets=np.array(targets, dtype=np.int64),
-            roles=tuple(one.role for one in self._chosen),
+            roles=tuple(slide.role for slide in self._chosen),
             n_tiles=np.array(sizes, dtype=np.int64),
         )
         self.writer = AttentionWriter(folder, slides, coords)
@@ -87,31 +87,33 @@ class AttentionRecorder:
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
         if describer is not None:
             chosen = [self._chosen[slide] for slide in missing]
-            found = describer.said([(one.labeled.bags, one.place) for one in chosen])
-            said |= zip(missing, found, strict=True)
+            outputs = describer.said([(recorded.labeled.bags, recorded.index) for recorded in chosen])
+            said |= zip(missing, outputs, strict=True)
         else:
             for slide, bag in zip(missing, self._bags(missing), strict=True):
                 said[slide] = Said.of(model, infer(model, bag, self.device))
         ordered = [said[slide] for slide in range(len(self._chosen))]
-        logits, embedding = (np.stack([getattr(one, name) for one in ordered]) for name in ("logits", "embedding"))
-        self.effective_share = float(np.mean([effective_share(one.attention) for one in ordered]))
-        self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
+        logits, embedding = (
+            np.stack([getattr(output, name) for output in ordered]) for name in ("logits", "embedding")
+        )
+        self.effective_share = float(np.mean([effective_share(output.attention) for output in ordered]))
+        self.writer.add(Recording(epoch, step, [output.attention for output in ordered], logits, embedding))
 
     def finish(self, model: MILModel) -> None:
         """Complete the record with the scores of the selected checkpoint, for the first slide of each class."""
         scores: dict[int, npt.NDArray[np.float32]] = {}
         for slide, bag in zip(self._scored, self._bags(self._scored), strict=True):
-            found = infer(model, bag, self.device).scores
-            assert found is not None, "only methods with scores are recorded"
-            scores[slide] = found.float().numpy()
+            of_slide = infer(model, bag, self.device).scores
+            assert of_slide is not None, "only methods with scores are recorded"
+            scores[slide] = of_slide.float().numpy()
         self.writer.finish(scores)
 
     def _bags(self, slides: Iterable[int] | None = None) -> Iterator[Bag]:
         """The bags of some of the chosen slides, or of all, in the given order."""
         chosen = self._chosen if slides is None else [self._chosen[slide] for slide in slides]
-        for _, group in groupby(chosen, key=lambda one: one.role):
+        for _, group in groupby(chosen, key=lambda recorded: recorded.role):
             together = list(group)
-            yield from together[0].labeled.bags.stream([one.place for one in together])
+            yield from together[0].labeled.bags.stream([recorded.index for recorded in together])
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,12 @@ class _Chosen:
 
     role: str
     labeled: LabeledBags
-    place: int
+    index: int
 
     @property
     def target(self) -> int:
         """Its class, or its group of outcomes."""
-        return int(self.labeled.groups[self.place])
+        return int(self.labeled.groups[self.index])
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class Said:
     @staticmethod
     def of(model: MILModel, output: Output) -> Said:
         """From an output on the CPU."""
-        found = (model.tile_map(output), output.logits, output.embedding)
-        return Said(*(tensor.float().numpy() for tensor in found))
+        tensors = (model.tile_map(output), output.logits, output.embedding)
+        return Said(*(tensor.float().numpy() for tensor in tensors))
 
 
 class Describes(Protocol):
@@ -154,7 +156,7 @@ class Describes(Protocol):
 def effective_share(attention: npt.NDArray[np.float32]) -> float:
     """The share of N tiles that attention effectively uses, `exp(H) / N` with the entropy H of its shares.
 
-    >>> [round(effective_share(np.array(one, np.float32)), 6) for one in ([1, 1, 1, 1], [1, 0, 0, 0])]
+    >>> [round(effective_share(np.array(shares, np.float32)), 6) for shares in ([1, 1, 1, 1], [1, 0, 0, 0])]
     [1.0, 0.25]
     """
     total = float(attention.sum(dtype=np.float64))
@@ -170,5 +172,5 @@ def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int
         return []
     if wanted == "all":
         return list(range(len(targets)))
-    chosen = [place for target in np.unique(targets) for place in np.flatnonzero(targets == target)[: int(wanted)]]
-    return sorted(int(place) for place in chosen)
+    chosen = [index for target in np.unique(targets) for index in np.flatnonzero(targets == target)[: int(wanted)]]
+    return sorted(int(index) for index in chosen)

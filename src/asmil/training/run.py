@@ -257,10 +257,10 @@ def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None
     infos = []
     stage = "comparing slides" if tiles else "reading headers"
     inspected = inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=tiles)
-    for done, (_, found) in enumerate(inspected, start=1):
-        if isinstance(found, AsmilError):
-            raise found
-        infos.append(found)
+    for done, (_, info) in enumerate(inspected, start=1):
+        if isinstance(info, AsmilError):
+            raise info
+        infos.append(info)
         observer.preparing(stage, done, len(cohort))
     return infos
 

@@ -115,7 +115,7 @@ class Trainings:
         """Train some seeds of a fold and write their predictions; finished trainings are skipped."""
         fold, observer = part.fold, self.observer
         chosen = self._chosen(fold)
-        own = own_data(self.data, chosen, self.data.places(self.splits, fold, "train"))
+        own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
         jobs = [
             FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
         ]

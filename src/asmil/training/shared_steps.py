@@ -59,9 +59,9 @@ class OneProcess:
         """The device of this process, for `training.device`."""
         return choose_device(name)
 
-    def share_of(self, places: range) -> range:
+    def share_of(self, positions: range) -> range:
         """The part of consecutive indices that this process computes."""
-        return places
+        return positions
 
     def sum(self, values: Tensor) -> None:
         """Sum the values of all processes, in place."""
@@ -114,9 +114,9 @@ class SharedSteps(OneProcess):
         torch.cuda.set_device(device)
         return device
 
-    def share_of(self, places: range) -> range:
+    def share_of(self, positions: range) -> range:
         """The part of consecutive indices that this process computes; shares differ in size by at most one."""
-        return share_of(places, self.rank, self.count)
+        return share_of(positions, self.rank, self.count)
 
     def sum(self, values: Tensor) -> None:
         """Sum the values of all processes, in place."""
@@ -130,8 +130,10 @@ class SharedSteps(OneProcess):
         A parameter that no bag of the step reached has no gradient afterwards, as in one process: an optimizer does not
         change it, but would apply weight decay if the gradient were 0.
         """
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-        reached = losses.new_tensor([one.grad is not None for one in parameters])
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
+        ]
+        reached = losses.new_tensor([parameter.grad is not None for parameter in parameters])
         parts = [*gradients, reached, losses]
         flat = torch.cat([part.reshape(-1).to(gradients[0].dtype) for part in parts])
         self.sum(flat)
@@ -162,10 +164,10 @@ class SharedSteps(OneProcess):
         """Raise if the tensors of the processes are not bitwise identical."""
         self._meet()
         plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-        found: list[str] = [""] * self.count
+        digests: list[str] = [""] * self.count
         with _connected():
-            distributed.all_gather_object(found, digest(plain, {}))
-        other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
+            distributed.all_gather_object(digests, digest(plain, {}))
+        other = next((rank for rank, own in enumerate(digests) if own != digests[0]), None)
         if other is not None:
             raise AsmilError(
                 f"the weights of process {other} differ from those of process 0: {method} changes weights outside the "
@@ -213,13 +215,13 @@ class SharedSteps(OneProcess):
         return int(largest), next(filter(None, sentences), "")
 
 
-def share_of(places: range, rank: int, count: int) -> range:
+def share_of(positions: range, rank: int, count: int) -> range:
     """The part of consecutive indices that one of several processes computes; the last process has the last index.
 
     >>> [share_of(range(10, 15), rank, 2) for rank in (0, 1)]
     [range(10, 12), range(12, 15)]
     """
-    return places[len(places) * rank // count : len(places) * (rank + 1) // count]
+    return positions[len(positions) * rank // count : len(positions) * (rank + 1) // count]
 
 
 class _EndedError(Exception):
@@ -307,8 +309,8 @@ def refuse_unshareable_run(config: RunConfig, processes: int) -> None:
 def refuse_unshareable_method(model: MILModel, method: str, processes: int) -> None:
     """Raise if a method must process its bags one after the other."""
     stages = [stage.model for stage in build_stages(model, seed=0)]
-    in_order = any(type(one).after_step is not MILModel.after_step for one in stages)
-    if in_order or any(isinstance(part, _BatchNorm) for one in stages for part in one.modules()):
+    in_order = any(type(stage).after_step is not MILModel.after_step for stage in stages)
+    if in_order or any(isinstance(part, _BatchNorm) for stage in stages for part in stage.modules()):
         raise AsmilError(
             f"{method} processes the bags of a step one after the other (prototypes, a teacher or running means), so "
             f"{processes} processes cannot share them; start asmil without torchrun"

@@ -104,9 +104,9 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(name)
         where = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         identity = _identity(folder)
-        found = self._client.search_runs([where], f"tags.asmil_training = '{identity}'", max_results=1)
-        if found:
-            self._run = found[0].info.run_id
+        runs = self._client.search_runs([where], f"tags.asmil_training = '{identity}'", max_results=1)
+        if runs:
+            self._run = runs[0].info.run_id
             self._client.update_run(self._run, "RUNNING")
             return
         run = self._client.create_run(where, tags={"asmil_training": identity}, run_name=_name(folder))
@@ -202,8 +202,8 @@ def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
     {'train/loss': 0.5, 'val/loss': 0.6, 'lr': 0.1}
     """
     parts = {f"{part}/{name}": value for part in ("train", "val") for name, value in (record.get(part) or {}).items()}
-    found = {**parts, "lr": record.get("lr"), "zeta": record.get("zeta")}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    values = {**parts, "lr": record.get("lr"), "zeta": record.get("zeta")}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def _identity(folder: Path) -> str:

@@ -46,15 +46,15 @@ def fold_kernel(
     for i in range(0, I, INNER):
         is_inner = i + inner < I
         x = tl.load(base + tokens + token * I + i + inner, mask=is_inner, other=0.0)
-        place = base + q_weight + rows[:, None] * I + i + inner[None, :]
-        w = tl.load(place, mask=is_j[:, None] & is_inner[None, :], other=0.0)
+        address = base + q_weight + rows[:, None] * I + i + inner[None, :]
+        w = tl.load(address, mask=is_j[:, None] & is_inner[None, :], other=0.0)
         q += tl.sum(w * x[None, :], axis=1)
     q = tl.where(is_j, (q + tl.load(base + q_bias + rows, mask=is_j, other=0.0)) * scale, 0.0)
     constant = tl.sum(q * tl.load(base + k_bias + rows, mask=is_j, other=0.0), axis=0)
     for i in range(0, I, INNER):
         is_inner = i + inner < I
-        place = base + k_weight + rows[:, None] * I + i + inner[None, :]
-        w = tl.load(place, mask=is_j[:, None] & is_inner[None, :], other=0.0)
+        address = base + k_weight + rows[:, None] * I + i + inner[None, :]
+        w = tl.load(address, mask=is_j[:, None] & is_inner[None, :], other=0.0)
         v = tl.sum(w * q[:, None], axis=0)
         if of_bag:
             tl.store(BAG_VECTORS + (member * H + head) * I + i + inner, v, mask=is_inner)
@@ -86,11 +86,11 @@ def values_kernel(
     values = tl.load(base + v_bias + rows, mask=is_j, other=0.0)
     for i in range(0, I, INNER):
         is_inner = i + inner < I
-        place = POOLED_PARTS + ((slot * PARTS + parts[:, None]) * A + a) * I + i + inner[None, :]
-        x = tl.sum(tl.load(place, mask=is_inner[None, :], other=0.0), axis=0)
+        address = POOLED_PARTS + ((slot * PARTS + parts[:, None]) * A + a) * I + i + inner[None, :]
+        x = tl.sum(tl.load(address, mask=is_inner[None, :], other=0.0), axis=0)
         tl.store(POOLED + (slot * A + a) * I + i + inner, x, mask=is_inner)
-        place = base + v_weight + rows[:, None] * I + i + inner[None, :]
-        w = tl.load(place, mask=is_j[:, None] & is_inner[None, :], other=0.0)
+        address = base + v_weight + rows[:, None] * I + i + inner[None, :]
+        w = tl.load(address, mask=is_j[:, None] & is_inner[None, :], other=0.0)
         values += tl.sum(w * x[None, :], axis=1)
     tl.store(VALUES + slot * T * I + rows, values, mask=is_j)
 
@@ -105,15 +105,15 @@ def output_kernel(
     rows, inner = row_block * ROWS + tl.arange(0, ROWS), tl.arange(0, INNER)
     is_row = rows < I
     base = PARAMETERS + tl.load(MEMBER + slot) * size
-    found = tl.load(base + out_bias + token * I + rows, mask=is_row, other=0.0)
+    output = tl.load(base + out_bias + token * I + rows, mask=is_row, other=0.0)
     for i in range(0, I, INNER):
         is_inner = i + inner < I
         x = tl.load(VALUES + (slot * T + token) * I + i + inner, mask=is_inner, other=0.0)
-        place = base + out_weight + (token * I + rows[:, None]) * I + i + inner[None, :]
-        w = tl.load(place, mask=is_row[:, None] & is_inner[None, :], other=0.0)
-        found += tl.sum(w * x[None, :], axis=1)
+        address = base + out_weight + (token * I + rows[:, None]) * I + i + inner[None, :]
+        w = tl.load(address, mask=is_row[:, None] & is_inner[None, :], other=0.0)
+        output += tl.sum(w * x[None, :], axis=1)
     kept = tl.rand(tl.load(SEED + slot), first_draw + token * I + rows) >= dropout
-    tl.store(OUTPUTS + (slot * T + token) * I + rows, tl.where(kept, found / (1 - dropout), 0.0), mask=is_row)
+    tl.store(OUTPUTS + (slot * T + token) * I + rows, tl.where(kept, output / (1 - dropout), 0.0), mask=is_row)
 
 
 @triton.jit
@@ -371,8 +371,8 @@ def fold_backward_kernel(
         is_inner = i + inner < I
         is_both = is_j[:, None] & is_inner[None, :]
         at = rows[:, None] * I + i + inner[None, :]
-        place = D_VECTORS_PARTS + ((member * PARTS + parts[:, None]) * A + a) * I + i + inner[None, :]
-        d_vector = tl.sum(tl.load(place, mask=is_part[:, None] & is_inner[None, :], other=0.0), axis=0)
+        address = D_VECTORS_PARTS + ((member * PARTS + parts[:, None]) * A + a) * I + i + inner[None, :]
+        d_vector = tl.sum(tl.load(address, mask=is_part[:, None] & is_inner[None, :], other=0.0), axis=0)
         w = tl.load(base + k_weight + at, mask=is_both, other=0.0)
         d_q += tl.sum(w * d_vector[None, :], axis=1)
         tl.store(gradients + k_weight + at, q[:, None] * d_vector[None, :], mask=is_both)

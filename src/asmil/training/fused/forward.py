@@ -186,9 +186,9 @@ class Forward:
 
     def heatmaps(self) -> Tensor:
         """The attention of every tile, averaged over the rows of the scores, S x longest."""
-        found = torch.zeros(self.slots, self.longest, device=self.weights.device)
+        maps = torch.zeros(self.slots, self.longest, device=self.weights.device)
         heatmap_kernel[(self.score_blocks, self.slots)](
-            self.scores, self.sums, found, self.bag, self.bags.lengths, self.longest, self.weights.sizes.rows,
+            self.scores, self.sums, maps, self.bag, self.bags.lengths, self.longest, self.weights.sizes.rows,
             SCORE_ROWS, num_warps=4,
         )  # fmt: skip
-        return found
+        return maps

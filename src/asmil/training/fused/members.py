@@ -130,11 +130,11 @@ class MemberEvaluator:
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
         bags = self.members.bags
-        numbers = [bags.numbers(source)[place] for source, place in chosen]
+        numbers = [bags.numbers(source)[index] for source, index in chosen]
         said: list[Said] = []
         for n, forward in self._passes(numbers):
-            found = (forward.heatmaps(), forward.logits, forward.embedding)
-            heatmaps, logits, embedding = (_numpy(values[:n]) for values in found)
+            arrays = (forward.heatmaps(), forward.logits, forward.embedding)
+            heatmaps, logits, embedding = (_numpy(values[:n]) for values in arrays)
             for slot in range(n):
                 size = bags.sizes[numbers[len(said)]]
                 said.append(Said(heatmaps[slot, :size].copy(), logits[slot], embedding[slot]))

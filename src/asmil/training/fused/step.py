@@ -119,9 +119,9 @@ class Step:
             "cls": (self.cls_parts, heads, cls_stride),
             FUSED_STEM: (self.stem_parts, STEM_PARTS, stem_stride),
         }
-        for name, (place, count, apart) in in_parts.items():
+        for name, (start, count, apart) in in_parts.items():
             first, own = layout.start[name] // BLOCK, blocks_of(layout.shapes[name])
-            source[first : first + own] = place + torch.arange(own, dtype=torch.int32) * BLOCK
+            source[first : first + own] = start + torch.arange(own, dtype=torch.int32) * BLOCK
             parts[first : first + own] = count
             stride[first : first + own] = apart
         self.source, self.parts, self.stride = (values.to(self.weights.device) for values in (source, parts, stride))

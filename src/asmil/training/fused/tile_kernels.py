@@ -41,8 +41,8 @@ def embed_kernel(
         w = tl.load(stems + k, mask=is_column[None, :] & (depth[:, None] + k < D), other=0.0)
         total = tl.dot(x, w, total)
     embedded = tl.maximum(total, 0.0).to(EMBEDDED.dtype.element_ty)
-    place = EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * J + columns[None, :]
-    tl.store(place, embedded, mask=is_row[:, None] & is_column[None, :])
+    address = EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * J + columns[None, :]
+    tl.store(address, embedded, mask=is_row[:, None] & is_column[None, :])
 
 
 @triton.jit
@@ -119,8 +119,8 @@ def embed_and_score_kernel(
         if ANCHOR:
             anchor = tl.dot(x, tl.load(stems + I * D + k, mask=is_weight, other=0.0), anchor)
     h = tl.maximum(online, 0.0).to(half)
-    place = EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * (2 * I) + inner[None, :]
-    tl.store(place, h, mask=is_row[:, None] & is_inner[None, :])
+    address = EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * (2 * I) + inner[None, :]
+    tl.store(address, h, mask=is_row[:, None] & is_inner[None, :])
     z = tl.dot(h, tl.load(vectors, mask=is_inner[:, None], other=0.0))
     y = tl.zeros((ROWS, A), tl.float32)
     if ANCHOR:
@@ -181,12 +181,12 @@ def sums_kernel(
             targets += tl.sum(tl.load(partials + 2 * A, mask=is_block, other=0.0), axis=0)
             crossed += tl.sum(tl.load(partials + 3 * A, mask=is_block, other=0.0), axis=0)
     log_total = largest + tl.log(total)
-    found = SUMS + slot * 3 * A + a
-    tl.store(found, log_total)
+    address = SUMS + slot * 3 * A + a
+    tl.store(address, log_total)
     if ANCHOR:
         log_targets = tl.log(targets)
-        tl.store(found + A, log_targets)
-        tl.store(found + 2 * A, crossed / targets - log_targets + log_total)
+        tl.store(address + A, log_targets)
+        tl.store(address + 2 * A, crossed / targets - log_targets + log_total)
 
 
 @triton.jit
@@ -209,8 +209,8 @@ def pool_kernel(
         h = tl.load(embedded + rows[:, None] * (2 * I), mask=is_row & (inner[None, :] < I), other=0.0)
         attention = tl.exp(z - log_total[None, :]).to(h.dtype)
         pooled = tl.dot(tl.trans(attention), h, pooled)
-    place = POOLED_PARTS + ((slot * PARTS + part) * A + a[:, None]) * I + inner[None, :]
-    tl.store(place, pooled, mask=inner[None, :] < I)
+    address = POOLED_PARTS + ((slot * PARTS + part) * A + a[:, None]) * I + inner[None, :]
+    tl.store(address, pooled, mask=inner[None, :] < I)
 
 
 @triton.jit
@@ -283,8 +283,8 @@ def tile_backward_kernel(
             db = tl.load(D_POOLED + (slot * A + a[:, None]) * I + inner[None, :] + i, mask=is_inner, other=0.0)
             dh = tl.dot(p_half, db, tl.dot(dz_half, v))
             dh = tl.where(h > 0, dh, 0.0).to(D_EMBEDDED.dtype.element_ty)
-            place = D_EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * I + inner[None, :] + i
-            tl.store(place, dh, mask=is_row & is_inner)
+            address = D_EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * I + inner[None, :] + i
+            tl.store(address, dh, mask=is_row & is_inner)
             if one_block:
                 d_vectors = tl.dot(tl.trans(dz_half), h, d_vectors)
             else:
@@ -322,7 +322,7 @@ def stem_backward_kernel(
         g = tl.load(gradient, mask=is_row & (inner[None, :] < I), other=0.0)
         x = tl.load(features, mask=is_row & (columns[None, :] < D), other=0.0)
         total = tl.dot(tl.trans(g), x, total)
-    place = (
+    address = (
         GRADIENTS + slot.to(tl.int64) * gradients_size + stem_parts + (part * I + inner[:, None]) * D + columns[None, :]
     )
-    tl.store(place, total, mask=(inner[:, None] < I) & (columns[None, :] < D))
+    tl.store(address, total, mask=(inner[:, None] < I) & (columns[None, :] < D))

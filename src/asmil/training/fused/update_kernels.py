@@ -82,8 +82,8 @@ def adam_kernel(
     if block * BLOCK < anchor_size:
         tl.store(stems, x.to(STEMS.dtype.element_ty), mask=in_stem)
         if ANCHOR:
-            place = ANCHORS + member.to(tl.int64) * anchor_size + at
-            y = tl.load(place)
+            address = ANCHORS + member.to(tl.int64) * anchor_size + at
+            y = tl.load(address)
             y += anchor_share * (x - y)
-            tl.store(place, y)
+            tl.store(address, y)
             tl.store(stems + STEM, y.to(STEMS.dtype.element_ty), mask=in_stem)

@@ -68,7 +68,7 @@ class Steps:
         self.losses = torch.zeros(count, 0, device=device)
         self.gradients = trainer.gradients
         self._row = torch.arange(padded_length(max(pool.sizes), 1), device=device)
-        self._places = torch.arange(settings.batch, device=device)
+        self._slots = torch.arange(settings.batch, device=device)
         self._ends = {
             size: torch.tensor([size, 1], device=device) for size in {settings.batch, *_rest(count, settings)}
         }
@@ -135,8 +135,8 @@ class Steps:
 
     def _take(self, shape: Shape) -> None:
         """Take one step for bags of a shape."""
-        places = self.position if shape.bags == 1 else self.position + self._places[: shape.bags]
-        first, lengths, targets = self.order.index_select(0, places).split(1, dim=1)
+        positions = self.position if shape.bags == 1 else self.position + self._slots[: shape.bags]
+        first, lengths, targets = self.order.index_select(0, positions).split(1, dim=1)
         row, pool = self._row[: shape.rows], self.pool.features
         # the padding is whatever follows in the pool: any finite numbers will do
         rows = (first + row).flatten().clamp_(max=len(pool) - 1)
@@ -149,7 +149,7 @@ class Steps:
                 _, parts = gradients.of_one(bag, targets, 1)
             else:
                 _, parts = gradients.of_padded(features, mask, targets)
-        self._end(places, _stacked(parts), list(parts))
+        self._end(positions, _stacked(parts), list(parts))
 
     def _one_by_one(self, numbers: list[int]) -> None:
         """Take one step for bags that cannot be padded together."""
@@ -160,15 +160,15 @@ class Steps:
             target = self.pool.targets[number : number + 1].long()
             _, parts = self.gradients.of_one(bag, target, len(numbers))
             noted.append(_stacked(parts))
-        places = self.position + self._places[: len(numbers)]
-        self._end(places, torch.stack(noted), list(parts))
+        positions = self.position + self._slots[: len(numbers)]
+        self._end(positions, torch.stack(noted), list(parts))
 
     def _begin(self) -> None:
         optimizer = self.trainer.optimizer
         torch.index_select(self._rates, 0, self.step, out=self._rate)
         optimizer.zero_grad(set_to_none=True)
 
-    def _end(self, places: Tensor, values: Tensor, names: list[str]) -> None:
+    def _end(self, positions: Tensor, values: Tensor, names: list[str]) -> None:
         trainer = self.trainer
         clip_gradients(trainer.optimizer, trainer.settings.clip_norm)
         adam_step(trainer.optimizer)
@@ -177,16 +177,16 @@ class Steps:
         if self.losses.shape[1] == 0:
             trainer.progress.part_names = names
             self.losses = self.losses.new_zeros(len(self.losses), len(names))
-        self.losses.index_copy_(0, places, values.expand(len(places), -1))
-        self.counters += self._ends[len(places)]
+        self.losses.index_copy_(0, positions, values.expand(len(positions), -1))
+        self.counters += self._ends[len(positions)]
 
     # Recording
 
     def _graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
-        found = self._graphs.get(shape)
-        if found is None:
-            found = self._graphs[shape] = self._record(shape)
-        return found
+        graph = self._graphs.get(shape)
+        if graph is None:
+            graph = self._graphs[shape] = self._record(shape)
+        return graph
 
     def _record(self, shape: Shape) -> torch.cuda.CUDAGraph:
         if not self._is_warm:
@@ -222,7 +222,11 @@ class Steps:
     def _tensors(self) -> list[Tensor]:
         """All tensors that a step changes."""
         trainer = self.trainer
-        stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
+        stabilizing = [
+            tensor
+            for stabilizer in trainer.stabilizers.values()
+            for tensor in (*stabilizer.parameters(), *stabilizer.buffers())
+        ]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
         return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.counters]
 

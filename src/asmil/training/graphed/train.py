@@ -37,7 +37,7 @@ def fit_graphed(trainers: Sequence[Trainer], pool: ResidentBags, train: LabeledB
     members = [_Member(trainer, pool, train) for trainer in trainers]
     try:
         with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
-            sessions = [(one, one.trainer.session(train, val, stop.is_set)) for one in members]
+            sessions = [(member, member.trainer.session(train, val, stop.is_set)) for member in members]
             while sessions := advanced(sessions):
                 _run_epochs([member for member, _ in sessions])
     finally:
@@ -98,10 +98,10 @@ class ResidentEvaluator:
     def logits(self, bags: BagSource) -> Tensor:
         """Logits of all bags of a source, n x C; bags of similar length are computed together."""
         numbers = self.pool.numbers(bags)
-        found: dict[int, Tensor] = {}
+        logits: dict[int, Tensor] = {}
         for together in self._batches(numbers):
-            found |= zip(together, self._logits(together), strict=True)
-        return torch.stack([found[number] for number in numbers])
+            logits |= zip(together, self._logits(together), strict=True)
+        return torch.stack([logits[number] for number in numbers])
 
     def _batches(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """The bags by length, in groups of a limited number of rows; bags that cannot be padded are alone."""
@@ -131,5 +131,5 @@ class ResidentEvaluator:
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
         model, pool = self.trainer.model, self.pool
-        numbers = [pool.numbers(source)[place] for source, place in chosen]
+        numbers = [pool.numbers(source)[index] for source, index in chosen]
         return [Said.of(model, infer(model, pool.bag(number), pool.device)) for number in numbers]
