@@ -15,6 +15,7 @@ from asmil import AsmilError
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits, make_splits
 from asmil.runs.config import resolve
+from asmil.runs.description import config_of_fold, read_description
 from asmil.runs.prediction import open_models, predict_bag
 from asmil.runs.selection import Merit
 from asmil.training.nested import InnerSearch, candidates
@@ -84,7 +85,7 @@ def test_the_first_of_equals_is_chosen(tmp_path, monkeypatch, manifest, scores, 
 def test_each_fold_predicts_with_its_own_settings(nested_run, manifest):
     for fold in range(2):
         assert (
-            nested_run.config_of(nested_run.read(), fold).model.inner
+            config_of_fold(nested_run, read_description(nested_run), fold).model.inner
             == choice(nested_run, fold)["settings"]["model.inner"]
         )
     trained_run = open_models(nested_run.path)

@@ -14,6 +14,7 @@ from asmil.cohort.splits import Splits
 from asmil.models.inference import infer
 from asmil.runs.attention_file import AttentionWriter, RecordedSlides, Recording, read_attention
 from asmil.runs.config import resolve
+from asmil.runs.description import read_description
 from asmil.runs.model import build_model
 from asmil.training.recording import choose_slides
 from asmil.training.run import train_run
@@ -36,7 +37,7 @@ def test_records_what_the_model_says_at_every_epoch(small_cohort, tmp_path):
     assert set(record.slides) <= set(Splits.load(run.splits).slides(0, "train"))
 
     slides = {slide.slide: slide for slide in load_cohort(small_cohort).slides}
-    model = build_model(run.read().config, 24, 2, 0)
+    model = build_model(read_description(run).config, 24, 2, 0)
     model.load_state_dict(load_file(training / "checkpoints" / "best.safetensors"))
     for i, name in enumerate(record.slides):
         bag = read_bag(slides[name].source, name)
@@ -83,7 +84,7 @@ def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monke
     assert validated == len(Splits.load(run.splits).slides(0, "val"))
     assert len(asked) == (trained + validated) + 3 * trained + 2  # at the start, after every epoch, and for the scores
     slides = {slide.slide: slide for slide in load_cohort(small_cohort).slides}
-    model = build_model(run.read().config, 24, 2, 0)
+    model = build_model(read_description(run).config, 24, 2, 0)
     model.load_state_dict(load_file(training / "checkpoints" / "best.safetensors"))
     for i, name in enumerate(record.slides):
         heat = model.tile_map(infer(model, read_bag(slides[name].source, name))).numpy()
