@@ -176,7 +176,7 @@ def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort
     from asmil.training.setup import build_stabilizers
 
     last = load_file(run.training(0, 0) / "checkpoints" / "last.safetensors")
-    settings = run.read().config
+    settings = read_description(run).config
     model = build_model(settings, 24, 2, 0)
     anchor = build_stabilizers(settings, model, 0)["anchor"]
     assert np.array_equal(last["anchor.copy.embedding.layers.0.weight"], anchor.copy.embedding.layers[0].weight)

@@ -7,6 +7,7 @@ import torch
 from asmil import AsmilError, Bag, methods
 from asmil.attention import NSF, Mixture
 from asmil.runs.config import StabilizersConfig, resolve
+from asmil.runs.description import read_description
 from asmil.runs.epochs import read_epochs
 from asmil.runs.model import build_model
 from asmil.training.run import train_run
@@ -94,7 +95,7 @@ def test_any_combination_is_noted_part_by_part(small_cohort, tmp_path):
     assert second["train"]["entropy"] < 0 < second["train"]["l2"]
     total = sum(value for name, value in second["train"].items() if name != "loss")
     assert second["train"]["loss"] == pytest.approx(total, rel=1e-5)
-    assert run.read().config == settings
+    assert read_description(run).config == settings
 
 
 @pytest.mark.parametrize(
