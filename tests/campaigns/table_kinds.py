@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from asmil.cohort.check import check_cohort
@@ -14,7 +15,7 @@ from asmil.cohort.manifest_import import import_manifest
 from asmil.cohort.splits import Splits, make_splits
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import read_skip_list
-from asmil.evaluation.localization.tile_maps import Frame, TileTruth
+from asmil.evaluation.localization.tile_maps import MaskFrame, TileTruth
 from asmil.slides.discovery import find_slides
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from tests.campaigns.excel_edits import write_xlsx
@@ -137,7 +138,7 @@ def _truth(folder: Path) -> None:
 
 def _read_truth(folder: Path) -> Any:
     truth = TileTruth(folder / "tile_truth.parquet")
-    frame = Frame(512.0, (20_000, 20_000), True, 0.25, 32)
+    frame = MaskFrame("007", np.zeros((1, 2), dtype=np.int64), 512.0, (20_000, 20_000), 0.25)
     return [truth.tumor(f"slide-{number:04d}", frame) for number in range(4)]
 
 

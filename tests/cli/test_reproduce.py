@@ -15,6 +15,7 @@ import yaml
 from asmil.models.registry import methods
 from asmil.runs.config import preset_names, resolve
 from asmil.runs.described import train_command
+from asmil.runs.run import Run
 from asmil.settings.config import flat, merge, parse_assignments
 from small_task_cohorts import write_cohort
 
@@ -129,10 +130,16 @@ def test_runs_from_weights_and_of_own_code_are_reproduced(tmp_path, asmil_here, 
         trained_again(asmil_here, tmp_path / name, tmp_path / f"fresh {name}", monkeypatch)
 
 
+def stored(folder: Path, values: dict[str, Any]) -> Run:
+    """A run folder with these settings."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    return Run(folder)
+
+
 def test_a_report_does_not_execute_the_code_that_a_run_names(tmp_path):
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
     config = resolve("abmil").model_dump(mode="json") | {"method": f"{tmp_path / 'mine.py'}:Mean"}
-    assert train_command(config | {"cohort": {"manifest": "cohort.csv"}}, "again") is not None
+    assert train_command(stored(tmp_path, config | {"cohort": {"manifest": "cohort.csv"}}), "again") is not None
     assert not (tmp_path / "executed").exists()
 
 
@@ -141,8 +148,9 @@ def test_a_report_does_not_execute_the_code_that_a_run_names(tmp_path):
     [{}, {"manifest": "cohort.csv", "columns": {"label": "grade, final"}}],
     ids=["no manifest", "a column that --columns cannot name"],
 )
-def test_no_command_is_printed_that_would_fail(about):
-    assert train_command(resolve("abmil").model_dump(mode="json") | {"cohort": about}, "again") is None
+def test_no_command_is_printed_that_would_fail(about, tmp_path):
+    values = resolve("abmil").model_dump(mode="json") | {"cohort": about}
+    assert train_command(stored(tmp_path, values), "again") is None
 
 
 CHANGES: dict[str, Any] = {
@@ -164,14 +172,14 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
-def test_the_command_states_every_setting_of_every_preset(method):
+def test_the_command_states_every_setting_of_every_preset(method, tmp_path):
     for preset in preset_names(methods()[method]):
         changes: dict[str, Any] = {}
         for name, value in CHANGES.items():
             changes = merge(changes, _tree(name, value))
         config = resolve(method, preset, changes)
         about = {"manifest": "my cohort.csv", "columns": {"label": "a b", "patient": "case"}}
-        command = train_command(config.model_dump(mode="json") | {"cohort": about}, "the run")
+        command = train_command(stored(tmp_path, config.model_dump(mode="json") | {"cohort": about}), "the run")
         assert command is not None
         words = shlex.split(command)
         assert words[:3] == ["asmil", "train", "my cohort.csv"]

@@ -12,6 +12,7 @@ from asmil.evaluation.stability import read_stability, seed_agreement
 from asmil.evaluation.stability.analysis import late_recordings
 from asmil.runs.attention_file import read_attention
 from asmil.runs.described import run_label
+from asmil.runs.stored_settings import StoredSettings
 from fake_recordings import restless, settling, write_recorded_run
 
 HALF = {"abs": 2e-3}  # recordings are rounded to float16
@@ -165,4 +166,4 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_the_label_tells_runs_apart(config: dict, label: str) -> None:
-    assert run_label(config) == label
+    assert run_label(StoredSettings.model_validate(config)) == label

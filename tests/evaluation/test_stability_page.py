@@ -35,6 +35,7 @@ from asmil.evaluation.stability.report import write_stability_page
 from asmil.reporting.drawing import raster, tile_cells, tile_pitch
 from asmil.reporting.formats import format_share, format_significant
 from asmil.runs.described import schedule_sentence
+from asmil.runs.stored_settings import StoredSettings
 from fake_recorded_slides import PITCH, FakeRun, tissue, write_fake_run
 from parsed_page import Page
 
@@ -230,10 +231,11 @@ def test_the_lesion_lights_up_where_it_lies(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_named() -> None:
-    assert "from 0.001 to 1e-05" in schedule_sentence({"training": {"schedule": "cosine", "lr": 1e-3, "lr_min": 1e-5}})
+    settings = StoredSettings.model_validate({"training": {"schedule": "cosine", "lr": 1e-3, "lr_min": 1e-5}})
+    assert "from 0.001 to 1e-05" in schedule_sentence(settings)
     drops = {"schedule": "constant", "lr": 1e-3, "lr_drops": [10, 20], "lr_drop_factor": 0.2}
-    assert "times 0.2 after epoch 10, 20" in schedule_sentence({"training": drops})
-    assert "unknown" in schedule_sentence({})
+    assert "times 0.2 after epoch 10, 20" in schedule_sentence(StoredSettings.model_validate({"training": drops}))
+    assert "unknown" in schedule_sentence(StoredSettings())
 
 
 def test_many_recordings_stay_a_small_picture(tmp_path: Path) -> None:

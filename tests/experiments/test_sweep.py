@@ -10,7 +10,6 @@ import time
 import pandas as pd
 import pytest
 import yaml
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
@@ -20,6 +19,7 @@ from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import sweep_folder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
 from asmil.experiments.store import results_table, summary_sentence, summary_table
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from patience import PATIENCE_S
 
 TOY = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}

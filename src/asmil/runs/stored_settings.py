@@ -16,7 +16,7 @@ from asmil.tables.time_units import TimeUnit
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -86,7 +86,10 @@ class StoredTerm(_Section):
 
 
 class StoredSettings(_Section):
-    """The content of `config.yaml`, as far as reports, maps and the viewer need it."""
+    """The content of `config.yaml`, as far as reports, maps and the viewer need it.
+
+    A section that is not a mapping counts as missing.
+    """
 
     method: str | None = None
     preset: str | None = None
@@ -100,6 +103,12 @@ class StoredSettings(_Section):
     data: StoredData = StoredData()
     record: StoredRecord = StoredRecord()
     cohort: StoredCohort = StoredCohort()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_other_sections(cls, values: Any) -> Any:
+        sections = ("training", "attention", "anchor", "stabilizers", "data", "record", "cohort")
+        return {k: v for k, v in values.items() if k not in sections or isinstance(v, Mapping)}
 
     @property
     def unit(self) -> UnitKind:
