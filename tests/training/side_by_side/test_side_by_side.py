@@ -230,8 +230,10 @@ def test_every_setting_is_honored_or_an_obstacle(name):
         except NotSideBySide:
             continue
         alone = Trained(config, *made).alone()
-        effects.append(alone.shape != usual.shape or np.abs(alone - usual).max() > 1e-4)
-        np.testing.assert_allclose(side_by_side, alone, rtol=0, atol=1e-5)
+        effect = 0.0 if alone.shape != usual.shape else float(np.abs(alone - usual).max())
+        effects.append(alone.shape != usual.shape or effect > 1e-4)
+        # a setting that is ignored differs by its whole effect; strong anchors magnify rounding
+        np.testing.assert_allclose(side_by_side, alone, rtol=0, atol=max(1e-5, 0.05 * effect))
     if effects and not declared(name, (*NOT_ABOUT_STEPS, "training.precision")):
         assert any(effects), "the test would not see that the setting is ignored"
 
