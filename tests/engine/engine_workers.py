@@ -97,10 +97,15 @@ class Tasks:
         return os.getpid()
 
     def long_under(self, value: tuple[int, str]) -> int:
-        """Leaves the number of its process in a folder, and takes long if that process is a child of the given one."""
+        """Leaves a file in a folder and takes long if its process is a child of the given one; others wait for it."""
         parent, folder = value
-        Path(folder, str(os.getpid())).touch()
-        time.sleep(120 if os.getppid() == parent else 0.1)
+        started = Path(folder, "started")
+        if os.getppid() == parent:
+            started.touch()
+            time.sleep(120)
+        end = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < end:
+            time.sleep(0.1)
         return os.getppid()
 
     def parent(self, value: object) -> int:
