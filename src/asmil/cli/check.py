@@ -100,12 +100,11 @@ def _as_dict(report: CheckReport) -> dict[str, Any]:
 
 def _print_run(run: Path, report: CheckReport) -> None:
     from asmil.console import results, say
-    from asmil.errors import printable
+    from asmil.errors import AsmilError, printable
 
-    if report.ok:
-        say(results(), f"{len(report.files)} files of {run} are complete and undamaged", style="green")
-    for problem in report.problems:
-        style = "red" if problem.severity == "error" else "yellow"
-        say(results(), printable(f"{problem.severity}: {problem.what}"), style=style)
     if not report.ok:
-        say(results(), f"{len(report.errors)} of {len(report.files)} files of {run} are damaged", style="red")
+        lines = "\n".join(f"  - {problem.what}" for problem in report.errors)
+        raise AsmilError(f"{len(report.errors)} of {len(report.files)} files of {run} are damaged:\n{lines}")
+    say(results(), f"{len(report.files)} files of {run} are complete and undamaged", style="green")
+    for problem in report.problems:
+        say(results(), printable(f"{problem.severity}: {problem.what}"), style="yellow")

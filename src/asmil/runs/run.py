@@ -85,7 +85,9 @@ class Run:
         """The task."""
         kind: Any = self.settings.task.kind
         if kind not in get_args(TaskKind):
-            raise AsmilError(f"{self.path}: the task of this run is {kind!r}, but a known task is needed")
+            raise AsmilError(
+                f"{self.layout.config}: the task is {kind!r}; restore the file, or update asmil if a newer version wrote it"
+            )
         return kind  # type: ignore[no-any-return]
 
     @property
@@ -94,7 +96,9 @@ class Run:
         classes = self.settings.task.classes
         fewest = prediction_format(self.kind, classes).fewest_names
         if len(classes) < fewest:
-            raise AsmilError(f"{self.layout.config}: task.classes must have at least {fewest} names")
+            raise AsmilError(
+                f"{self.layout.config}: task.classes must have at least {fewest} names; restore it or train again"
+            )
         return classes
 
     @cached_property
