@@ -86,7 +86,7 @@ class Run:
         kind: Any = self.settings.task.kind
         if kind not in get_args(TaskKind):
             raise AsmilError(
-                f"{self.layout.config}: the task is {kind!r}; restore the file, or update asmil if a newer version wrote it"
+                f"{self.layout.config}: the task is {kind!r}, which is unknown; restore the file or update asmil"
             )
         return kind  # type: ignore[no-any-return]
 
