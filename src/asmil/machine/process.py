@@ -1,6 +1,6 @@
 """Whether the process belongs to asmil: the command and its workers do, a program that imports asmil does not.
 
-Only in a process of its own asmil changes what others in the process use as well: the threads and optimizers of torch.
+Only in a process of its own asmil changes what others in the process use as well: the threads of torch.
 """
 
 from __future__ import annotations

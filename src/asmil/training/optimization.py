@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from asmil.machine.process import owns_process
 from asmil.models.base import MILModel
 from asmil.runs.config import TrainingConfig
 
@@ -23,35 +23,30 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
 
     adam adds the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
     """
-    if owns_process():
-        _leave_compiler_out()
     groups: list[dict[str, Any]] = []
     for group in model.parameter_groups():
         groups += _by_decay({"lr": config.lr, "weight_decay": config.weight_decay, **group}, config.decay)
     optimizer: torch.optim.Optimizer
     if config.optimizer == "lookahead_radam":
-        optimizer = LookaheadRAdam(groups, lr=config.lr, betas=config.betas, decoupled_weight_decay=True)
+        kind = _without_compiler(LookaheadRAdam)
+        optimizer = kind(groups, lr=config.lr, betas=config.betas, decoupled_weight_decay=True)
     else:
-        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        kind = _without_compiler(torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW)
         optimizer = kind(groups, lr=config.lr, betas=config.betas, fused=True)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
 
 
-def _leave_compiler_out() -> None:
-    """Let torch create and save optimizers without importing its compiler, which takes seconds and is not needed.
+@cache
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """The optimizer, with methods that do not import torch's compiler: this takes seconds, and it is not used.
 
-    torch excludes these functions from compilation by wrapping each one with a function of the compiler at its first
-    call, unless it is already wrapped. Without a wrapper they are called directly. This changes torch for the whole
-    process.
+    torch wraps these methods so that they are left out of a compilation, and every wrapper imports the compiler.
     """
-    if "torch._dynamo" in sys.modules:
-        return
-    for name in ("add_param_group", "state_dict", "load_state_dict"):
-        function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if function is not None and not hasattr(function, "__dynamo_disable"):
-            setattr(function, "__dynamo_disable", function)
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
 def _by_decay(group: dict[str, Any], decay: str) -> list[dict[str, Any]]:
@@ -72,8 +67,8 @@ class LookaheadRAdam(torch.optim.RAdam):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step of RAdam, and every sixth step the lookahead update."""
-        result: float | None = super().step(closure)
         with torch.no_grad():
+            result: float | None = inspect.unwrap(torch.optim.RAdam.step)(self, closure)
             for group in self.param_groups:
                 for parameter in group["params"]:
                     self._look_ahead(parameter)
