@@ -46,12 +46,10 @@ def test_trains_and_predicts(method, asmil_here, tiny_cohort, tmp_path):
 
 
 WITH_SCORES = sorted(name for name, method in methods().items() if method.model.score_axes)
-SLOW = ("camil", "transmil")
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in WITH_SCORES]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", WITH_SCORES)
 def test_trains_with_an_anchor(method, asmil_here, tiny_cohort, tmp_path):
     out = tmp_path / "run"
     options = ("--anchor", "nsf", "--set", "training.epochs=2", "--set", "anchor.momentum=0.5")

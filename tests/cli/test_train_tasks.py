@@ -23,7 +23,11 @@ pytestmark = pytest.mark.usefixtures("undrawn_figures")
 
 @pytest.mark.parametrize(
     ("kind", "told", "column"),
-    [("survival", "C-index", "risk"), ("regression", "Spearman", "value"), ("multilabel", "macro-AUC", "prob_a")],
+    [
+        ("survival", "C-index", "risk"),
+        pytest.param("regression", "Spearman", "value", marks=pytest.mark.heavy),
+        pytest.param("multilabel", "macro-AUC", "prob_a", marks=pytest.mark.heavy),
+    ],
 )
 def test_a_task_from_the_check_to_new_predictions(asmil_here, tmp_path, kind, told, column):
     manifest = write_cohort(tmp_path, kind)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 PROGRAM = """
@@ -29,6 +30,7 @@ print(json.dumps([[end.status, end.error] for end in folder.run(InlineEngine())]
 """
 
 
+@pytest.mark.heavy
 def test_froc_needs_no_image_readers(tmp_path):
     plan = tmp_path / "sweep.yaml"
     synthetic = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}

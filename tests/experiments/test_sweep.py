@@ -113,6 +113,7 @@ def test_a_time_limit_begins_no_training(tmp_path):
     assert {status for *_, status in run(path, out)} == {"done"}
 
 
+@pytest.mark.heavy
 def test_killed_and_restarted_it_repeats_nothing(tmp_path):
     path = plan(tmp_path, seeds=3, variants={"abmil": {"method": "abmil"}}, settings={**QUICK, "training.epochs": 3})
     out = tmp_path / "out"

@@ -104,6 +104,7 @@ def test_a_slide_without_its_file_does_not_stop_the_others(small_cohort, tmp_pat
     assert (run / "faithfulness" / "faithfulness.json").is_file()
 
 
+@pytest.mark.heavy
 def test_workers_compute_the_same(trained):
     alone = faithfulness_run(trained, FEW)
     shared = faithfulness_run(trained, FEW, engine=lambda n_slides: LocalEngine(2, threads_per_worker=1))

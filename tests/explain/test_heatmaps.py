@@ -255,6 +255,7 @@ def test_no_run_is_drawn_on_features_of_another_encoder(lab, tmp_path, asmil_her
         assert not list((tmp_path / name).glob("*.png"))
 
 
+@pytest.mark.heavy
 def test_processes_draw_what_is_missing(lab, tmp_path, asmil_here):
     out = tmp_path / "maps"
     assert asmil_here("heatmap", lab / "run", "s6", "--out", out, *FEW).returncode == 0

@@ -56,6 +56,7 @@ def assert_whole(out: Path, count: int) -> None:
             assert len(file["features"]) == len(file["coords"]) > 0
 
 
+@pytest.mark.heavy
 def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
     write_slides(tmp_path / "slides", 6, side_px=640)
     out = tmp_path / "features"

@@ -224,7 +224,9 @@ def test_the_bag_that_is_predicted_has_the_hashes_of_its_file(trained):
     assert stored.recognize(sketch_of(tile_hashes(read_bag(source, "s00").features))) == "s00"
 
 
-@pytest.mark.parametrize("kind", ["survival", "regression", "multilabel"])
+@pytest.mark.parametrize(
+    "kind", ["survival", *(pytest.param(kind, marks=pytest.mark.heavy) for kind in ("regression", "multilabel"))]
+)
 def test_predictions_of_every_task_are_evaluated_as_the_run_is(kind, tmp_path, asmil_here):
     cohort = write_cohort(tmp_path, kind)
     done = asmil_here("train", cohort, "-m", "abmil", "--task", kind, "-o", tmp_path / "run", *SHORT)

@@ -97,11 +97,12 @@ STABILIZED = (
 # Where to kill: stage and step. MHIM has two stages, with a teacher and a mask in the second.
 KILLS = [
     ("asmil", (), [(0, 3), (0, 41)]),
-    pytest.param("abmil", STABILIZED, [(0, 7), (0, 30)], marks=pytest.mark.heavy),
-    pytest.param("mhim", (), [(0, 20), (1, 15)], marks=pytest.mark.heavy),
+    ("abmil", STABILIZED, [(0, 7), (0, 30)]),
+    ("mhim", (), [(0, 20), (1, 15)]),
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("method", "more", "kills"), KILLS)
 def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, uninterrupted, method, more, kills):
     out = tmp_path / "run"
@@ -118,7 +119,8 @@ def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, unin
     assert not list(out.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_saves_says_so_and_goes_on(small_cohort, tmp_path, uninterrupted, number):
     out = tmp_path / "run"
     process = start(small_cohort, out, "--method", "abmil", "--set", "training.checkpoint_seconds=1000")
@@ -147,6 +149,7 @@ def test_a_finished_run_is_not_trained_again_and_other_settings_are_refused(smal
     assert "Traceback" not in other.stderr
 
 
+@pytest.mark.heavy
 def test_a_second_process_is_refused_while_the_first_trains(small_cohort, tmp_path, asmil_here):
     out = tmp_path / "run"
     first = start(small_cohort, out, "--method", "abmil")

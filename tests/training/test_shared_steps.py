@@ -61,6 +61,7 @@ def results(out: Path) -> dict:
     }
 
 
+@pytest.mark.heavy
 def test_two_processes_train_what_one_process_trains(small_cohort, tmp_path, asmil_here, undrawn_figures):
     changes: dict = {}
     for key, value in ANCHORED.items():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 
@@ -75,7 +76,11 @@ def test_wandb_writes_offline(tmp_path):
     pytest.importorskip("wandb", reason="an extra")
     log(tmp_path, "wandb", RECORDS)
     (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
-    content = file.read_bytes()
+    # wandb's own process may write after it said that it is done
+    content, deadline = file.read_bytes(), time.monotonic() + PATIENCE_S
+    while b"train/loss" not in content and time.monotonic() < deadline:
+        time.sleep(0.1)
+        content = file.read_bytes()
     identity = json.loads((tmp_path / "tracking.json").read_text())["id"]
     assert identity in file.name
     assert b"train/loss" in content

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pandas as pd
+import pytest
 
 SCRIPT = """
 import sys
@@ -23,6 +24,7 @@ for words in (
 """
 
 
+@pytest.mark.heavy
 def test_features_are_trained_evaluated_and_predicted_without_slide_readers(small_cohort, tmp_path):
     words = [sys.executable, "-c", SCRIPT, small_cohort, tmp_path, small_cohort.parent / "features"]
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)

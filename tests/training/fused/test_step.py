@@ -73,7 +73,10 @@ def plain_loss(model, anchor, bag, target, class_weights):
 
 @pytest.mark.parametrize(
     ("width", "inner", "tokens", "heads", "outputs"),
-    [(32, 16, 4, 4, 3), (48, 48, 4, 8, 2), pytest.param(16, 144, 8, 2, 2, marks=pytest.mark.heavy)],
+    [
+        (32, 16, 4, 4, 3),
+        *(pytest.param(*sizes, marks=pytest.mark.heavy) for sizes in ((48, 48, 4, 8, 2), (16, 144, 8, 2, 2))),
+    ],
 )
 def test_losses_and_gradients_are_those_of_the_plain_step(width, inner, tokens, heads, outputs):
     bags = make_bags(width)
@@ -97,7 +100,8 @@ def test_losses_and_gradients_are_those_of_the_plain_step(width, inner, tokens, 
             torch.testing.assert_close(found / scale, parameter.grad / scale, rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("anchor_weight", [pytest.param(None, marks=pytest.mark.heavy), 0.7])
+@pytest.mark.heavy
+@pytest.mark.parametrize("anchor_weight", [None, 0.7])
 def test_steps_move_weights_averages_and_anchors_as_adam_and_the_anchor_do(anchor_weight):
     models = make_models(2, 32, 2, inner=16, tokens=4, heads=4, drop=0.0, dropout=0.0)
     bags = make_bags(32, lengths=(70, 3))
@@ -127,6 +131,7 @@ def test_steps_move_weights_averages_and_anchors_as_adam_and_the_anchor_do(ancho
                 assert (found - anchor.copy.get_parameter(name)).abs().median() < 1e-4, name
 
 
+@pytest.mark.heavy
 def test_a_member_has_the_same_bits_alone_and_beside_others():
     from asmil.training.fused.forward import Dropped
 
@@ -146,6 +151,7 @@ def test_a_member_has_the_same_bits_alone_and_beside_others():
     assert torch.equal(found[0], found[1])
 
 
+@pytest.mark.heavy
 def test_random_masks_depend_on_the_key_and_the_step_alone():
     from asmil.training.fused.forward import Dropped
 
