@@ -17,21 +17,20 @@ from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.honored import NOT_ABOUT_STEPS, declared
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.side_by_side.bags import NotSideBySide, StandardizedBags, common_steps
+from asmil.training.side_by_side.bags import NotSideBySide, StandardizedBags
 from asmil.training.side_by_side.plain_forms import PLAIN, plain_forms
+from asmil.training.side_by_side.schedule import common_steps
 from asmil.training.side_by_side.step import StackedSteps
 from asmil.training.side_by_side.train import fit_side_by_side
 from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, other_values
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "acmil", "asmil", "demil", "dsmil", "ilra",
+    "abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
     "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
 }  # fmt: skip
 OBSTACLES = {
     "aem": "step to step",
-    "clam_mb": "classes",
-    "clam_sb": "classes",
     "deepattnmisl": "prepare their bags",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
