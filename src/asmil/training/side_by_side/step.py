@@ -154,10 +154,10 @@ class StackedSteps:
 
     def _step(self, turn: Turn, per_epoch: Sequence[int]) -> Tensor:
         """Take a step; return the parts of the losses of all slots, n x P."""
-        rows = self._rows(turn.numbers)
+        trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
-        losses, values, output = self._losses(turn, rows, features, mask)
-        gradients = torch.autograd.grad(losses.sum(), rows)
+        losses, values, output = self._losses(turn, trained | fixed, features, mask)
+        gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
         active = torch.zeros(len(self.trainers), dtype=torch.bool)
         active[list(turn.active)] = True
         active = active.to(self.device)
@@ -180,17 +180,12 @@ class StackedSteps:
         labels = turn.targets.flatten().tolist()
         return ((number, labels[slot]) for number, slot in turn.active.items())
 
-    def _rows(self, numbers: Tensor | None) -> list[Tensor]:
-        """The trained parameters of the slots, as leaves of a new graph."""
-        rows = self.stack.rows if numbers is None else [matrix.index_select(0, numbers) for matrix in self.stack.rows]
-        return [matrix.detach().requires_grad_() for matrix in rows]
-
     def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
         bags = torch.tensor(turn.bags, device=self.device)
         return self.bags.together(bags, turn.rows, turn.numbers, padded=turn.padded)
 
     def _losses(
-        self, turn: Turn, rows: Sequence[Tensor], features: Tensor, mask: Tensor | None
+        self, turn: Turn, tensors: Mapping[str, Tensor], features: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
         takers: list[int | None] = [None] * len(turn.bags)
@@ -203,15 +198,14 @@ class StackedSteps:
                 return functional_call(self.form, tensors, (features, mask, target))
 
         losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(
-            features, mask, turn.targets, drawn, self.stack.tensors(rows, turn.numbers)
+            features, mask, turn.targets, drawn, tensors
         )
         return losses
 
     def _after_step(
         self, turn: Turn, features: Tensor, mask: Tensor | None, output: dict[str, Any], active: Tensor
     ) -> None:
-        tensors = self.stack.tensors(self._rows(turn.numbers), turn.numbers)
-        tensors = {name: value.detach() for name, value in tensors.items() if name.startswith("model.")}
+        tensors = self._model_tensors(turn.numbers, "")
         changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
 
         def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
@@ -251,8 +245,7 @@ class StackedSteps:
         if not slots:
             return
         numbers = torch.tensor(slots, device=self.device) if len(slots) < len(wanted) else None
-        start, stacked = "model.", self.stack.tensors(self._rows(numbers), numbers)
-        tensors = {name.removeprefix(start): value for name, value in stacked.items() if name.startswith(start)}
+        tensors = self._model_tensors(numbers, "model.")
 
         def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
             logits: Tensor = functional_call(self.form.model, tensors, (plain_bag(features, mask),)).logits
@@ -272,6 +265,15 @@ class StackedSteps:
                 logits = _stacked(of_bags)(features, mask, tensors)
                 for number, own, values in zip(slots, bags, logits, strict=True):
                     self._predicted[number].update(zip(own, values, strict=True))
+
+    def _model_tensors(self, numbers: Tensor | None, without: str) -> dict[str, Tensor]:
+        """The tensors of the models of some trainings, n x ..., without gradients; their names without a prefix."""
+        trained, fixed = self.stack.of(numbers)
+        return {
+            name.removeprefix(without): value.detach()
+            for name, value in (trained | fixed).items()
+            if name.startswith("model.")
+        }
 
     def _evaluated(self, wanted: Sequence[Sequence[int]]) -> Iterator[tuple[list[list[int]], bool]]:
         """The bags in tables of one row per training, small enough to be computed together; whether they are padded.
@@ -304,7 +306,8 @@ class StackedSteps:
             with self._stacked_arithmetic():
                 for active in self._schedule([[first] for first in firsts]):
                     turn = self._turn({number: firsts[number] for number in active})
-                    losses = self._losses(turn, self._rows(turn.numbers), *self._features(turn))[0].detach()
+                    trained, fixed = self.stack.of(turn.numbers)
+                    losses = self._losses(turn, trained | fixed, *self._features(turn))[0].detach()
                     own = losses[[turn.active[number] for number in active]]
                     alone = self.rehearsal.losses[active]
                     if not torch.allclose(own, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
