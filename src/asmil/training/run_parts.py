@@ -111,18 +111,14 @@ class Trainings:
         )
         self.runner = JobRunner(observer.note)
 
-    def train(self, part: FoldSeeds) -> None:
-        """Train some seeds of a fold and write their predictions; finished trainings are skipped."""
-        fold, observer = part.fold, self.observer
-        chosen = self._chosen(fold)
-        own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
-        jobs = [
-            FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
-        ]
+    def train(self, *parts: FoldSeeds) -> None:
+        """Train some seeds of some folds and write their predictions; finished trainings are skipped."""
+        observer = self.observer
+        jobs = [job for part in parts for job in self._jobs(part)]
         for job in jobs:
             if job.is_done:
                 drop_training_state(job.folder)
-                observer.already_trained(fold, job.seed)
+                observer.already_trained(job.fold, job.seed)
         for job, predictions in self.runner.run(
             [job for job in jobs if not job.is_done],
             lambda job, epochs: observer.training(job.fold, job.seed, epochs, read_epochs_done(job.folder)),
@@ -131,6 +127,14 @@ class Trainings:
             write_predictions(job.predictions, predictions)
             drop_training_state(job.folder)
             observer.trained(job.fold, job.seed)
+
+    def _jobs(self, part: FoldSeeds) -> list[FoldSeedJob]:
+        """The trainings of a part."""
+        fold, chosen = part.fold, self._chosen(part.fold)
+        own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
+        return [
+            FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
+        ]
 
     def follow(self, part: FoldSeeds) -> None:
         """Compute this process's share of the steps of a training; nothing is written."""

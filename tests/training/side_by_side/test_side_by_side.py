@@ -201,6 +201,8 @@ def test_methods_that_need_coordinates_say_so(name):
         {"training": {"schedule": "constant", "warmup_epochs": 1, "betas": [0.5, 0.9]}},
         {"training": {"clip_norm": 0.01, "lr_drops": [1]}},
         {"training": {"optimizer": "lookahead_radam"}},
+        {"training": {"class_weights": "balanced"}},
+        {"training": {"sampling": "balanced"}},
         {"anchor": {"normalizer": "nsf", "momentum": 0.9, "update": "epoch"}},
         {"anchor": {"normalizer": "softmax", "start": "random", "update": "never", "divergence": "cross_entropy"}},
         {"stabilizers": {"features": {"weight": 1.0, "momentum": 0.9}, "entropy": {"weight": 0.1}}},
@@ -257,8 +259,7 @@ def test_dropout_of_large_bags_is_drawn_alike():
     compare(settings("mean_pooling", model={"inner": 64}), n_bags=4, tiles=(64, 90))
 
 
-@pytest.mark.parametrize("sections", [{"training": {"accumulate": 2}}, {"training": {"class_weights": "balanced"}},
-                                      {"training": {"sampling": "balanced"}}, {"data": {"max_tiles": 3}},
+@pytest.mark.parametrize("sections", [{"training": {"accumulate": 2}}, {"data": {"max_tiles": 3}},
                                       {"stabilizers": {"temporal": {"weight": 1.0}}}])  # fmt: skip
 def test_what_cannot_be_done_at_once_is_done_one_at_a_time(sections):
     (section,) = sections.values()

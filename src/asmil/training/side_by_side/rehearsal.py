@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
+from asmil.tasks.classification import Classification
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side.bags import NotSideBySide
 
@@ -91,11 +92,17 @@ class BagLoss(nn.Module):
     part_names: the parts of the loss, known after the first bag
     """
 
+    class_weights: Tensor
+
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.model: MILModel = trainer.model
         self.stabilizers = nn.ModuleDict(trainer.stabilizers)
         self.gradients = trainer.gradients
+        weights = trainer.task.class_weights if isinstance(trainer.task, Classification) else ()
+        # a buffer, so that it is stacked: trainings with different training bags have different weights
+        self.register_buffer("class_weights", torch.tensor(weights, device=trainer.device))
+        self.has_weights = any(weight != 1.0 for weight in weights)
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
         self.part_names: list[str] = []
 
@@ -103,6 +110,9 @@ class BagLoss(nn.Module):
         self, features: Tensor, mask: Tensor | None, target: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The loss, its parts without gradients, and the outputs that `after_step` needs (if the model has one)."""
+        if self.has_weights:
+            assert isinstance(self.gradients.task, Classification)
+            self.gradients.task.weigh(self.class_weights)
         output, parts = self.gradients.loss_of(plain_bag(features, mask), target)
         self.part_names = list(parts)
         values = torch.stack([value.detach() for value in parts.values()])

@@ -12,6 +12,28 @@ from asmil.models.base import MILModel
 from asmil.models.blocks.layers import TileLinear
 
 
+MOST_WORK = 4_000_000
+"""Weights x tiles of a bag from which a CPU computes for longer than it starts operations; stacking gains little then."""
+MOST_TILES_ON_GPU = 1024
+
+
+def work_reason(model: MILModel, tiles: float, device: str) -> str | None:
+    """Why steps on bags of this mean length gain nothing side by side; None if they gain."""
+    if device != "cpu":
+        return None if tiles <= MOST_TILES_ON_GPU else f"the bags are long ({tiles:.0f} tiles on average)"
+    work = tile_weights(model) * tiles
+    if work <= MOST_WORK:
+        return None
+    return (
+        f"the steps are long: {tile_weights(model):,} weights x {tiles:.0f} tiles per bag; it gains up to {MOST_WORK:,}"
+    )
+
+
+def tile_weights(model: MILModel) -> int:
+    """The weights that every tile is multiplied with."""
+    return sum(part.weight.numel() for part in model.modules() if isinstance(part, TileLinear))
+
+
 @dataclass(frozen=True)
 class StepCost:
     """What a step of several trainings costs, in microseconds, roughly as measured on a CPU.
@@ -33,8 +55,7 @@ class StepCost:
         weights = sum(parameter.numel() for parameter in model.parameters())
         if device != "cpu":
             return StepCost(1e9, 1.0, 0.0, 0.0)
-        of_tiles = sum(part.weight.numel() for part in model.modules() if isinstance(part, TileLinear))
-        return StepCost(3000.0, 0.5 + 3.5e-4 * of_tiles, 2.5e-3 * weights, 1e-3 * weights)
+        return StepCost(3000.0, 0.5 + 3.5e-4 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
 
 
 def common_steps(orders: Sequence[Sequence[Hashable]]) -> Iterator[tuple[Hashable, list[int]]]:
@@ -79,10 +100,10 @@ def padded_steps(orders: Sequence[Sequence[int]], fewest: int, cost: StepCost) -
         by_length = np.argsort(lengths, kind="stable")
         lengths = lengths[by_length]
         first, last = np.arange(len(lengths))[:, None], np.arange(len(lengths))[None, :]
-        count = last - first + 1
+        count = np.maximum(last - first + 1, 0)
         tiles = np.cumsum(lengths)[None, :] - (np.cumsum(lengths) - lengths)[:, None]
         each = cost.row * lengths[None, :] + cost.training + cost.choice * (count < len(orders))
-        gain = (count * share + cost.row * tiles) / (cost.start + count * each)
+        gain = (count * share + cost.row * tiles) / (cost.start + cost.training + count * each)
         fits = (count > 0) & ((lengths[:, None] >= fewest) | (lengths[:, None] == lengths[None, :]))
         begin, end = np.unravel_index(np.argmax(np.where(fits, gain, -1.0)), gain.shape)
         chosen = [waiting[i] for i in by_length[begin : end + 1]]

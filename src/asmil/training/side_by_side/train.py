@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Event
 
@@ -26,6 +26,7 @@ def fit_side_by_side(
     train: Sequence[LabeledBags],
     val: Sequence[LabeledBags | None],
     pool: ResidentBags | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
     """Train all to the end, like `Trainer.fit`; raises `NotSideBySide`, before any step, if this is not possible.
 
@@ -33,6 +34,7 @@ def fit_side_by_side(
     of bags; trainings whose orders are parts of a common order share the most steps.
 
     pool: where the bags are held, and may be already
+    on_start: called before the first step
     """
     for trainer, part in zip(trainers, val, strict=True):
         reason = SIDE_BY_SIDE.reason(trainer.config, trainer.stages[-1].model, trainer.task)
@@ -49,6 +51,7 @@ def fit_side_by_side(
         steps = StackedSteps(trainers, train, pool)
         for number, trainer in enumerate(trainers):
             trainer.evaluator = StackedEvaluator(steps, number)
+        on_start()
         parts = zip(trainers, train, val, strict=True)
         sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
         try:
