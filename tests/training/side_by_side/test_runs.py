@@ -140,12 +140,12 @@ def test_side_by_side_is_refused_where_it_cannot_be_used(small_cohort, tmp_path)
 def test_padded_steps_keep_every_order_and_pad_little():
     draw = np.random.default_rng(0)
     orders = [draw.integers(1, 100, 40).tolist() for _ in range(6)]
-    for cost in (StepCost(100, 1, 1, 1), StepCost(1e6, 1, 0, 0)):
-        steps = list(padded_steps(orders, 5, cost))
+    for cost, fewest in ((StepCost(100, 1, 1, 1), 5), (StepCost(1e6, 1, 0, 0), 1)):
+        steps = list(padded_steps(orders, fewest, cost))
         position = [0] * 6
         for active in steps:
             lengths = [orders[number][position[number]] for number in active]
-            assert min(lengths) >= 5 or len(set(lengths)) == 1
+            assert min(lengths) >= fewest or len(set(lengths)) == 1
             for number in active:
                 position[number] += 1
         assert position == [40] * 6

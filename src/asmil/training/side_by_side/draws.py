@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asmil.models.blocks.randomness import RandomModule
+from asmil.models.blocks.randomness import RandomModule, draws_fast, fast_dropout
 from asmil.training.side_by_side.rehearsal import BagLoss
 
 
@@ -31,9 +31,6 @@ class StackedDraws:
 
     def __init__(self, form: BagLoss, generators: Sequence[torch.Generator], like: Tensor) -> None:
         self._form, self._like, self._generators = form, like, generators
-        self._sources = [RandomModule() for _ in generators]
-        for source, generator in zip(self._sources, generators, strict=True):
-            source.generator = generator
         self._by_tiles: dict[int, list[Draw]] = {}
         self._recorded: list[Draw] | None = None
         self._given: Iterator[Tensor] = iter(())
@@ -52,15 +49,15 @@ class StackedDraws:
         drawn = []
         for use, (shape, p) in enumerate(self._uses(padded)):
             numbers = torch.zeros(len(trainings), *shape, device=self._like.device)
+            scales = [1.0] * len(trainings)
             for slot, (number, length) in enumerate(zip(trainings, lengths, strict=True)):
-                if number is None:
-                    continue
-                own = self._uses(length)[use].shape
-                values = self._draw_one(self._sources[number], own, p)
-                if own == shape:
-                    numbers[slot] = values
-                else:
-                    numbers[slot][tuple(slice(size) for size in own)] = values
+                if number is not None:
+                    own = self._uses(length)[use].shape
+                    into = numbers[slot] if own == shape else numbers[slot][tuple(slice(size) for size in own)]
+                    scales[slot] = self._draw_into(into, self._generators[number], p)
+            if p is not None:
+                scale = torch.tensor(scales, device=numbers.device)
+                numbers = (numbers >= p) * scale.view(-1, *(1,) * len(shape))
             drawn.append(numbers)
         return drawn
 
@@ -80,10 +77,14 @@ class StackedDraws:
 
         return rewind
 
-    def _draw_one(self, source: RandomModule, shape: tuple[int, ...], p: float | None) -> Tensor:
-        if p is None:
-            return source.uniform(shape, self._like)
-        return source.drop(torch.ones(shape, device=self._like.device), p)
+    def _draw_into(self, numbers: Tensor, generator: torch.Generator, p: float | None) -> float:
+        """Draw uniform numbers, of which those from p on are kept; return the factor of what is kept."""
+        if p is not None and draws_fast(numbers):
+            kept, factor = fast_dropout(numbers.shape, p, generator)
+            numbers.copy_(kept)
+            return factor
+        numbers.copy_(torch.rand(numbers.shape, generator=generator, device=generator.device))
+        return 1.0 if p is None else 1 / (1 - p)
 
     @torch.no_grad()
     def _uses(self, tiles: int) -> list[Draw]:

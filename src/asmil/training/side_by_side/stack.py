@@ -153,19 +153,19 @@ class RowOptimizer:
         self._clip(gradients, clip_norm)
         # the fused step reads gradients in the order of the memory
         rows = {name: gradient.contiguous().unbind() for name, gradient in gradients.items()}
-        for number, slot in slots.items():
-            for group, options in enumerate(self._options):
-                names = [
-                    name
-                    for block in self._blocks
-                    if block.group == group and labels[number] in block.classes
-                    for name in block.names
-                ]
-                if names:
-                    lr = options["base_lr"] * factors[number]
-                    self._step_rows(
-                        options, lr, [self._rows[name][number] for name in names], [rows[name][slot] for name in names]
-                    )
+        by_rate: dict[tuple[int, float], list[tuple[int, str]]] = {}
+        for number in slots:
+            for block in self._blocks:
+                if labels[number] in block.classes:
+                    members = by_rate.setdefault((block.group, factors[number]), [])
+                    members += [(number, name) for name in block.names]
+        for (group, factor), members in by_rate.items():
+            self._step_rows(
+                self._options[group],
+                self._options[group]["base_lr"] * factor,
+                [self._rows[name][number] for number, name in members],
+                [rows[name][slots[number]] for number, name in members],
+            )
 
     def _step_rows(self, options: Mapping[str, Any], lr: float, rows: list[Tensor], gradients: list[Tensor]) -> None:
         if self._update is None:
