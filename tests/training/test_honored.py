@@ -27,8 +27,18 @@ OTHER_TASKS = {
 HONORED_METHODS = {
     "fused": {"asmil"},
     "graphed": {
-        "abmil", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
-        "linear", "max_pooling", "mean_pooling",
+        "abmil",
+        "acmil",
+        "aem",
+        "asmil",
+        "clam_mb",
+        "clam_sb",
+        "demil",
+        "dsmil",
+        "ibmil",
+        "linear",
+        "max_pooling",
+        "mean_pooling",
     },
     "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
 }

@@ -160,9 +160,7 @@ def smooth_svm(scores: Tensor, targets: Tensor, alpha: float = 1.0, tau: float =
     return torch.where(is_decisive(scores, tau), excess.amax(dim=1), smooth)
 
 
-def _sample_loss(
-    logits: Tensor, targets: Tensor, config: InstanceLossConfig, counts: Tensor | None = None
-) -> Tensor:
+def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig, counts: Tensor | None = None) -> Tensor:
     """The mean loss of n samples, or of those that count (2k booleans, the first n)."""
     if config.instance_loss == "svm":
         each = smooth_svm(logits, targets)

@@ -106,9 +106,7 @@ class BagLoss(nn.Module):
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
         self.part_names: list[str] = []
 
-    def forward(
-        self, features: Tensor, mask: Tensor | None, target: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    def forward(self, features: Tensor, mask: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The loss, its parts without gradients, and the outputs that `after_step` needs (if the model has one)."""
         if self.has_weights:
             assert isinstance(self.gradients.task, Classification)

@@ -11,9 +11,8 @@ import numpy as np
 from asmil.models.base import MILModel
 from asmil.models.blocks.layers import TileLinear
 
-
 MOST_WORK = 4_000_000
-"""Weights x tiles of a bag from which a CPU computes for longer than it starts operations; stacking gains little then."""
+"""Weights x tiles of a bag from which on a CPU computes for longer than it starts operations: stacking gains little."""
 MOST_TILES_ON_GPU = 1024
 
 

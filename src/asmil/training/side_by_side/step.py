@@ -197,9 +197,7 @@ class StackedSteps:
             with self.draws.handing_out(drawn):
                 return functional_call(self.form, tensors, (features, mask, target))
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(
-            features, mask, turn.targets, drawn, tensors
-        )
+        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, turn.targets, drawn, tensors)
         return losses
 
     def _after_step(
