@@ -26,7 +26,20 @@ OTHER_TASKS = {
 }
 HONORED_METHODS = {
     "fused": {"asmil"},
-    "graphed": {"abmil", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil"},
+    "graphed": {
+        "abmil",
+        "acmil",
+        "aem",
+        "asmil",
+        "clam_mb",
+        "clam_sb",
+        "demil",
+        "dsmil",
+        "ibmil",
+        "linear",
+        "max_pooling",
+        "mean_pooling",
+    },
     "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""

@@ -168,7 +168,7 @@ def classic_benchmark(
 def _classic_engine(workers: int | None) -> Engine:
     """One worker is this process; several have one thread each."""
     from asmil.engine import InlineEngine, LocalEngine
-    from asmil.engine.local import usable_cores
+    from asmil.machine.cores import usable_cores
 
     n_workers = workers or usable_cores()
     return InlineEngine() if n_workers == 1 else LocalEngine(n_workers, concurrency=1, threads_per_worker=1)

@@ -16,6 +16,7 @@ from asmil.engine.driving import drive
 from asmil.engine.fleet import Event, Lost, NotMade, Ready
 from asmil.engine.jobs import MakeWorker, Note, Outcome, Place, Report, ignore, tell_stderr
 from asmil.engine.process import serve
+from asmil.machine.cores import usable_cores
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 _PATIENCE_S = 2.0
@@ -62,13 +63,6 @@ class LocalEngine:
             return dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_worker))
         share = str(max(1, usable_cores() // self.workers))
         return {name: os.environ.get(name, share) for name in THREAD_VARIABLES}
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

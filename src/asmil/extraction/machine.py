@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Report, ignore
-from asmil.engine.local import LocalEngine, usable_cores
+from asmil.engine.local import LocalEngine
 from asmil.engine.machine import Machine
 from asmil.engine.ray_engine import RayEngine
 from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
+from asmil.machine.cores import usable_cores
 from asmil.slides.settings import SLIDE_TIMEOUT_S
 
 SLIDES_AT_ONCE = 2

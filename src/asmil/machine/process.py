@@ -5,6 +5,8 @@ Only in a process of its own asmil changes what others in the process use as wel
 
 from __future__ import annotations
 
+from asmil.machine.cores import respect_quota
+
 _owned = False
 
 
@@ -12,6 +14,7 @@ def own_process() -> None:
     """Declare that this process runs only asmil; called by the command and by worker processes when they start."""
     global _owned
     _owned = True
+    respect_quota()
 
 
 def owns_process() -> bool:

@@ -86,8 +86,7 @@ class CLAM(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # below, the number of clustered tiles depends on that of the bag
-        return self.padding_for(2 * self.config.k_sample)
+        return self.padding_for(1)
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)

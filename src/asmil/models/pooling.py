@@ -81,15 +81,22 @@ class PoolingModel(MILModel):
     def classifies_tiles(self) -> bool:
         return True
 
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.embedding.mil_dropout.top else 1
+
     def forward(self, bag: Bag) -> Output:
-        return self.pool([bag.features])
+        return self.pool([bag.features], bag.mask)
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         return self.pool(chunks)
 
-    def pool(self, chunks: Iterable[Tensor]) -> Output:
-        """The output for a bag that arrives as one chunk or several (n x D each)."""
+    def pool(self, chunks: Iterable[Tensor], mask: Tensor | None = None) -> Output:
+        """The output for a bag that arrives as one chunk or several (n x D each).
+
+        mask: n, false for padding, of a bag that arrives as one chunk
+        """
         raise AssertionError("a subclass defines pool")
 
     def classify(self, chunks: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -120,14 +127,16 @@ class MeanPooling(PoolingModel):
 
     config_type = MeanPoolingConfig
 
-    def pool(self, chunks: Iterable[Tensor]) -> Output:
+    def pool(self, chunks: Iterable[Tensor], mask: Tensor | None = None) -> Output:
         sums, instance_logits = [], []
         for embedded, logits in self.classify(chunks):
+            tiles = embedded if mask is None else embedded * mask.unsqueeze(1)
             # in float32 at least: bf16 loses the small terms of a long sum
-            sums.append(embedded.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
+            sums.append(tiles.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
             instance_logits.append(logits)
         tile_logits = torch.cat(instance_logits)
-        mean = (torch.stack(sums).sum(dim=0) / tile_logits.shape[0]).to(self.head.weight.dtype)
+        count = tile_logits.shape[0] if mask is None else mask.sum()
+        mean = (torch.stack(sums).sum(dim=0) / count).to(self.head.weight.dtype)
         return Output(self.head(mean), None, mean, tile_logits)
 
 
@@ -149,14 +158,14 @@ class MaxPooling(PoolingModel):
 
     config_type = MaxPoolingConfig
 
-    def pool(self, chunks: Iterable[Tensor]) -> Output:
+    def pool(self, chunks: Iterable[Tensor], mask: Tensor | None = None) -> Output:
         if self.config.level == "embedding":
-            return self._largest_values(chunks)
+            return self._largest_values(chunks, mask)
         # Every chunk sends the tiles that would decide if it were the bag; the bag's are among them.
         features, candidates, numbers, instance_logits = [], [], [], []
         seen = 0
         for embedded, logits in self.classify(chunks):
-            tiles = self._deciding_tiles(logits)
+            tiles = self._deciding_tiles(logits, mask)
             features.append(embedded[tiles])
             candidates.append(logits[tiles])
             numbers.append(tiles + seen)
@@ -169,21 +178,26 @@ class MaxPooling(PoolingModel):
         extras = {"deciding_tiles": torch.cat(numbers)[chosen]}
         return Output(logits, None, torch.cat(features)[chosen].flatten(), torch.cat(instance_logits), extras)
 
-    def _deciding_tiles(self, logits: Tensor) -> Tensor:
+    def _deciding_tiles(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         """The tile of every class, or the one tile for all: indices into the n x C logits."""
         if self.config.level == "instance" or self.n_outputs == 1:
-            return logits.argmax(dim=0)
-        probabilities = torch.softmax(logits.detach(), dim=1)
+            return _without_padding(logits, mask).argmax(dim=0)
+        probabilities = _without_padding(torch.softmax(logits.detach(), dim=1), mask)
         likeliest = probabilities[:, 1] if self.n_outputs == 2 else probabilities.amax(dim=1)
         return likeliest.argmax(dim=0, keepdim=True)
 
-    def _largest_values(self, chunks: Iterable[Tensor]) -> Output:
+    def _largest_values(self, chunks: Iterable[Tensor], mask: Tensor | None) -> Output:
         largest, instance_logits = [], []
         for embedded, logits in self.classify(chunks):
-            largest.append(embedded.amax(dim=0))
+            largest.append(_without_padding(embedded, mask).amax(dim=0))
             instance_logits.append(logits)
         pooled = torch.stack(largest).amax(dim=0)
         return Output(self.head(pooled), None, pooled, torch.cat(instance_logits))
+
+
+def _without_padding(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """The rows, minus infinity for padding."""
+    return rows if mask is None else rows.masked_fill(~mask.unsqueeze(1), -torch.inf)
 
 
 def _register_layout(embedding: str, head: str, level: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -99,6 +100,10 @@ class CheckpointStore:
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint."""
         return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
+
+    def make_due(self) -> None:
+        """Make a checkpoint due, whenever the last one was."""
+        self._saved_at = -math.inf
 
     def save_last(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
         """Write the state to resume from."""

@@ -84,10 +84,11 @@ class TrainingConfig(Settings):
         "on a CPU without bf16 instructions. Validation and prediction use fp32",
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    executor: Literal["auto", "plain", "graphed", "fused"] = Field(
+    executor: Literal["auto", "plain", "graphed", "fused", "side_by_side"] = Field(
         "auto",
-        description="how steps are computed; auto: on a GPU fused kernels or CUDA graphs if they apply, else plain; "
-        "graphed and fused are an error if they do not apply (docs/performance.md)",
+        description="how steps are computed; auto: on a GPU fused kernels or CUDA graphs, elsewhere folds and seeds "
+        "side by side, if they apply, else plain; others than plain are an error if they do not apply "
+        "(docs/performance.md)",
     )
     checkpoint_seconds: float = Field(20, ge=0, description="minimum time between two checkpoints, in seconds")
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(

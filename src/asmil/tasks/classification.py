@@ -59,6 +59,10 @@ class Classification(Task):
         """The weight of the loss of a slide, by its class."""
         return (1.0,) * len(self.classes) if self._weights is None else tuple(self._weights.tolist())
 
+    def weigh(self, class_weights: Tensor) -> None:
+        """Use these K weights from now on."""
+        self._weights = class_weights
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean (weighted) cross-entropy; logits B x C, targets B class indices.
 

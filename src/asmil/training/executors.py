@@ -5,7 +5,7 @@
 | plain | `loop.py`, one training at a time | everything that no other executor honors |
 | graphed | `graphed/step.py`, CUDA graphs, the seeds of a fold at the same time | GPUs |
 | fused | `fused/step.py`, kernels of ASMIL, the seeds of a fold at once | GPUs |
-| side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once | `asmil classic` |
+| side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once | short bags; `asmil classic` |
 
 All share one loop: `Trainer.session` does everything else, and yields when the steps of an epoch are due. `honored.py`
 declares what each executor honors. This module chooses the executor for the trainings of a run.
@@ -14,6 +14,7 @@ declares what each executor honors. This module chooses the executor for the tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ import torch
 
 from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
+from asmil.models.base import MILModel
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import Executor, Progress
 from asmil.training.fold_seed_job import FoldSeedJob
@@ -34,13 +36,23 @@ OnStart = Callable[[FoldSeedJob, int], None]
 """Called when a job starts, with the job and its number of epochs."""
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
-PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "plain")
+PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "side_by_side", "plain")
+MOST_SIDE_BY_SIDE = 32
+"""Trainings side by side; with more, their weights no longer fit into the caches of a CPU."""
+LOOKED_AT = 64
+"""Bags whose lengths decide whether trainings run side by side."""
+DESCRIPTIONS: dict[Executor, str] = {
+    "fused": "fused kernels, the seeds of a fold at once",
+    "graphed": "CUDA graphs, the seeds of a fold at once",
+    "side_by_side": "folds and seeds side by side",
+    "plain": "plain PyTorch, one training after the other",
+}
 
 
 class JobRunner:
     """Runs the trainings of a run, and keeps their shared data on the device.
 
-    note: called once with the reason why the plain executor is used on a GPU
+    note: called once with the executor that is used, and with the reason if it is the plain one
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -49,13 +61,20 @@ class JobRunner:
         self._pools: dict[torch.dtype, ResidentBags] = {}
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
-        """Train the jobs of one fold; yield each with its predictions when it ends."""
+        """Train some jobs; yield each with its predictions when it ends."""
         executors = self._executors(jobs) if jobs else []
         for chosen in PREFERENCE:
             group = [job for job, executor in zip(jobs, executors, strict=True) if executor == chosen]
-            at_once = self._at_once(chosen, group[0]) if group else 1
-            for first in range(0, len(group), at_once):
-                yield from self._train(chosen, group[first : first + at_once], on_start, on_epoch)
+            for together in self._groups(chosen, group):
+                yield from self._train(chosen, together, on_start, on_epoch)
+
+    def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
+        """The jobs that an executor trains at the same time: with the same settings and, except side by side, fold."""
+        for _, same in groupby(jobs, key=lambda job: (job.config, None if executor == "side_by_side" else job.fold)):
+            group = list(same)
+            parts = -(-len(group) // self._at_once(executor, group[0]))
+            for i in range(parts):
+                yield group[len(group) * i // parts : len(group) * (i + 1) // parts]
 
     def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
         """The executor of each job: the one it started with, or else one that settings and machine allow."""
@@ -71,7 +90,8 @@ class JobRunner:
                 wanted = [begun] if asked != "plain" else ["plain"]
             for executor in wanted:
                 if executor not in reasons:
-                    reasons[executor] = self._reason(executor, job)
+                    alone = executor == "side_by_side" and begun is None and asked == "auto" and len(jobs) == 1
+                    reasons[executor] = "there is only one training" if alone else self._reason(executor, job)
                 if reasons[executor] is None:
                     chosen.append(executor)
                     break
@@ -81,26 +101,47 @@ class JobRunner:
                     f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
                     "on another machine, or give another --out"
                 )
-        if "plain" in chosen and asked == "auto" and jobs[0].data.device.type == "cuda" and reasons.get("graphed"):
-            self._tell(f"training without CUDA graphs: {reasons['graphed']}")
+        on_gpu = jobs[0].data.device.type == "cuda"
+        others: Sequence[Executor] = ("graphed", "side_by_side") if on_gpu else ("side_by_side",)
+        why = "; ".join(f"{other.replace('_', ' ')}: {reasons[other]}" for other in others if reasons.get(other))
+        for executor in dict.fromkeys(chosen):
+            explained = f" ({why})" if executor == "plain" and why else ""
+            self._tell(f"executor: {DESCRIPTIONS[executor]}{explained}")
         return chosen
 
     def _reason(self, executor: Executor, job: FoldSeedJob) -> str | None:
         """Why an executor cannot train a job here, or None if it can."""
         if executor == "plain":
             return None
-        if executor not in PREFERENCE:
-            return "it trains small benchmark sets (asmil classic)"
-        honored = HONORED[executor]
-        reason = honored.machine(job.data.device) or honored.reason(job.config, *job.model_and_task())
+        honored, device = HONORED[executor], job.data.device
+        reason = honored.machine(device)
+        if reason is None:
+            model, task = job.model_and_task()
+            reason = honored.reason(job.config, model, task)
+        if reason is None and executor == "side_by_side":
+            reason = self._side_by_side_reason(job, model)
         if reason is None and self._pool_with(job) is None:
             reason = "the features of the training and validation slides do not fit into GPU memory"
         return reason
+
+    def _side_by_side_reason(self, job: FoldSeedJob, model: MILModel) -> str | None:
+        """Why trainings side by side would not be faster, or would need too much memory."""
+        from asmil.training.side_by_side.schedule import work_reason
+
+        if job.data.loader.cache != "memory":
+            return f"the features are not in memory (data.cache = {job.data.loader.cache})"
+        if job.config.training.executor == "side_by_side":
+            return None
+        bags = job.train.bags
+        lengths = [len(bag) for bag in bags.stream(range(min(LOOKED_AT, len(bags))))]
+        return work_reason(model, sum(lengths) / len(lengths), job.data.device.type)
 
     def _at_once(self, executor: Executor, job: FoldSeedJob) -> int:
         """How many trainings like this one an executor runs at the same time: as many as fit on the device."""
         if executor == "plain":
             return 1
+        if executor == "side_by_side":
+            return MOST_SIDE_BY_SIDE
         model, pool = job.model_and_task()[0], self._resident(job)
         if executor == "fused":
             from asmil.training.fused.train import members_that_fit
@@ -114,22 +155,52 @@ class JobRunner:
         self, executor: Executor, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch
     ) -> Iterator[Trained]:
         """Train the jobs at the same time."""
-        train, val = jobs[0].train, jobs[0].val
         trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in jobs]
+
+        def start() -> None:
+            for job, trainer in zip(jobs, trainers, strict=True):
+                on_start(job, trainer.total_epochs)
+
+        if executor == "side_by_side":
+            reason = self._fit_side_by_side(jobs, trainers, start)
+            if reason is not None:
+                self._tell(f"executor: {DESCRIPTIONS['plain']} (side by side: {reason})")
+                for job in jobs:
+                    yield from self._train("plain", [job], on_start, on_epoch)
+                return
+        else:
+            start()
+            self._fit(executor, jobs[0], trainers)
         for job, trainer in zip(jobs, trainers, strict=True):
-            on_start(job, trainer.total_epochs)
+            yield job, job.finish(trainer)
+
+    def _fit(self, executor: Executor, job: FoldSeedJob, trainers: Sequence[Trainer]) -> None:
+        """Train the seeds of a fold."""
+        train, val = job.train, job.val
         if executor == "fused":
             from asmil.training.fused.train import fit_fused
 
-            fit_fused(trainers, self._resident(jobs[0]), train, val)
+            fit_fused(trainers, self._resident(job), train, val)
         elif executor == "graphed":
             from asmil.training.graphed.train import fit_graphed
 
-            fit_graphed(trainers, self._resident(jobs[0]), train, val)
+            fit_graphed(trainers, self._resident(job), train, val)
         else:
             trainers[0].fit(train, val)
-        for job, trainer in zip(jobs, trainers, strict=True):
-            yield job, job.finish(trainer)
+
+    def _fit_side_by_side(
+        self, jobs: Sequence[FoldSeedJob], trainers: Sequence[Trainer], start: Callable[[], None]
+    ) -> str | None:
+        """Train all at once; if the steps of this method cannot be stacked, return the reason."""
+        from asmil.training.side_by_side.bags import NotSideBySide
+        from asmil.training.side_by_side.train import fit_side_by_side
+
+        train, val = [job.train for job in jobs], [job.val for job in jobs]
+        try:
+            fit_side_by_side(trainers, train, val, self._resident(jobs[0]), start)
+        except NotSideBySide as obstacle:
+            return str(obstacle)
+        return None
 
     def _pool_with(self, job: FoldSeedJob) -> ResidentBags | None:
         """The features of the job's training and validation bags on the device; None if they do not fit."""
@@ -171,9 +242,11 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
 
 def executor_here(device: torch.device) -> str:
     """The executors used on a device with default settings, as a phrase."""
+    side_by_side = "folds and seeds side by side if bags are short"
     reason = GRAPHED.machine(device)
     if reason is not None:
-        return f"plain PyTorch ({reason})"
-    graphs = "CUDA graphs for the attention methods whose bags can be padded, all seeds of a fold at once"
+        return f"{side_by_side}, else plain PyTorch ({reason})"
+    graphs = "CUDA graphs for the methods whose bags can be padded, all seeds of a fold at once"
     reason = FUSED.machine(device)
-    return f"fused kernels for asmil, {graphs}" if reason is None else f"{graphs} ({reason})"
+    described = f"fused kernels for asmil, {graphs}" if reason is None else f"{graphs} ({reason})"
+    return f"{described}; {side_by_side}"

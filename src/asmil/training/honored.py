@@ -166,7 +166,7 @@ def _fused_machine(device: torch.device) -> str | None:
 SIDE_BY_SIDE = Honored(
     settings=(
         *("model.*", "attention.*", *SCHEDULE, *ANY_ANCHOR),
-        *_of("training", "optimizer betas weight_decay decay clip_norm precision"),
+        *_of("training", "optimizer betas weight_decay decay clip_norm precision class_weights sampling"),
         *(f"stabilizers.{name}.*" for name in ("features", "entropy", "entropy_floor", "l2")),
     ),
     tasks=("classification",),

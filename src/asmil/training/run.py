@@ -205,8 +205,12 @@ def _train(
                 f"{processes.count} processes share the bags of every step; steps are computed by plain PyTorch"
             )
             processes.from_leader(part)
-        for fold in range(splits.n_folds):
-            trainings.train(FoldSeeds(fold, config.all_seeds))
+        parts = [FoldSeeds(fold, config.all_seeds) for fold in range(splits.n_folds)]
+        if config.nested.folds:  # a fold is trained as soon as its settings are chosen
+            for part_of_fold in parts:
+                trainings.train(part_of_fold)
+        else:
+            trainings.train(*parts)
     else:
         part.open(plan.device, observer)  # write the disk cache once, before the workers read it
         train_on_engine(part, splits.n_folds, engine, observer)

@@ -23,9 +23,9 @@ from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
 from asmil.engine.jobs import Report
-from asmil.engine.local import usable_cores
 from asmil.engine.machine import Machine, choose_device
 from asmil.errors import AsmilError
+from asmil.machine.cores import usable_cores
 from asmil.machine.memory import how_many_fit
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
@@ -111,18 +111,14 @@ class Trainings:
         )
         self.runner = JobRunner(observer.note)
 
-    def train(self, part: FoldSeeds) -> None:
-        """Train some seeds of a fold and write their predictions; finished trainings are skipped."""
-        fold, observer = part.fold, self.observer
-        chosen = self._chosen(fold)
-        own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
-        jobs = [
-            FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
-        ]
+    def train(self, *parts: FoldSeeds) -> None:
+        """Train some seeds of some folds and write their predictions; finished trainings are skipped."""
+        observer = self.observer
+        jobs = [job for part in parts for job in self._jobs(part)]
         for job in jobs:
             if job.is_done:
                 drop_training_state(job.folder)
-                observer.already_trained(fold, job.seed)
+                observer.already_trained(job.fold, job.seed)
         for job, predictions in self.runner.run(
             [job for job in jobs if not job.is_done],
             lambda job, epochs: observer.training(job.fold, job.seed, epochs, read_epochs_done(job.folder)),
@@ -131,6 +127,14 @@ class Trainings:
             write_predictions(job.predictions, predictions)
             drop_training_state(job.folder)
             observer.trained(job.fold, job.seed)
+
+    def _jobs(self, part: FoldSeeds) -> list[FoldSeedJob]:
+        """The trainings of a part."""
+        fold, chosen = part.fold, self._chosen(part.fold)
+        own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
+        return [
+            FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
+        ]
 
     def follow(self, part: FoldSeeds) -> None:
         """Compute this process's share of the steps of a training; nothing is written."""
@@ -266,13 +270,21 @@ def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer
     engine = asked.build(config.training.device, _feature_bytes(part), observer)
     workers = getattr(engine, "workers", None) or len(config.all_seeds) * n_folds
     parts = split_run(n_folds, config.all_seeds, workers, whole_folds=bool(config.nested.folds))
-    outcomes = engine.run(_MakeTrainer(part, torch.get_num_threads()), parts)
+    outcomes = engine.run(_MakeTrainer(part, _threads_each(engine)), parts)
     failed = [f"{outcome.job}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     if failed:
         raise AsmilError(
             f"{len(failed)} of {len(parts)} parts of the run failed ({failed[0]}); the others are complete; run the "
             "same command again to train the rest"
         )
+
+
+def _threads_each(engine: Engine) -> int:
+    """The threads of each worker: those of this process, or fewer if the workers would share cores."""
+    threads = torch.get_num_threads()
+    if not isinstance(engine, LocalEngine):
+        return threads
+    return min(threads, max(1, usable_cores() // engine.workers))
 
 
 def _feature_bytes(part: RunPart) -> int:

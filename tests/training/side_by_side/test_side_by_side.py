@@ -17,21 +17,20 @@ from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.honored import NOT_ABOUT_STEPS, declared
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.side_by_side.bags import NotSideBySide, StandardizedBags, common_steps
+from asmil.training.side_by_side.bags import NotSideBySide, StandardizedBags
 from asmil.training.side_by_side.plain_forms import PLAIN, plain_forms
+from asmil.training.side_by_side.schedule import common_steps
 from asmil.training.side_by_side.step import StackedSteps
 from asmil.training.side_by_side.train import fit_side_by_side
 from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, other_values
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "acmil", "asmil", "demil", "dsmil", "ilra",
+    "abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
     "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
 }  # fmt: skip
 OBSTACLES = {
     "aem": "step to step",
-    "clam_mb": "classes",
-    "clam_sb": "classes",
     "deepattnmisl": "prepare their bags",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
@@ -202,6 +201,8 @@ def test_methods_that_need_coordinates_say_so(name):
         {"training": {"schedule": "constant", "warmup_epochs": 1, "betas": [0.5, 0.9]}},
         {"training": {"clip_norm": 0.01, "lr_drops": [1]}},
         {"training": {"optimizer": "lookahead_radam"}},
+        {"training": {"class_weights": "balanced"}},
+        {"training": {"sampling": "balanced"}},
         {"anchor": {"normalizer": "nsf", "momentum": 0.9, "update": "epoch"}},
         {"anchor": {"normalizer": "softmax", "start": "random", "update": "never", "divergence": "cross_entropy"}},
         {"stabilizers": {"features": {"weight": 1.0, "momentum": 0.9}, "entropy": {"weight": 0.1}}},
@@ -258,8 +259,7 @@ def test_dropout_of_large_bags_is_drawn_alike():
     compare(settings("mean_pooling", model={"inner": 64}), n_bags=4, tiles=(64, 90))
 
 
-@pytest.mark.parametrize("sections", [{"training": {"accumulate": 2}}, {"training": {"class_weights": "balanced"}},
-                                      {"training": {"sampling": "balanced"}}, {"data": {"max_tiles": 3}},
+@pytest.mark.parametrize("sections", [{"training": {"accumulate": 2}}, {"data": {"max_tiles": 3}},
                                       {"stabilizers": {"temporal": {"weight": 1.0}}}])  # fmt: skip
 def test_what_cannot_be_done_at_once_is_done_one_at_a_time(sections):
     (section,) = sections.values()

@@ -43,6 +43,7 @@ from asmil.models.blocks.top_tiles import top_tiles
 
 _DECISIVE = math.log(1000)
 _known: ContextVar[list[int] | None] = ContextVar("known labels", default=None)
+_stacked: ContextVar[bool] = ContextVar("labels that differ within one call", default=False)
 
 
 class InstanceLossConfig(ModelConfig):
@@ -74,7 +75,8 @@ def cluster_logits(
 
     embedded: N x I
     scores: A x N, one row per class or one row for all
-    mask: N, true for tiles, of a bag that was filled up and has at least 2k tiles; their scores are minus infinity
+    mask: N, true for tiles, of a bag that was filled up; the scores of its padding are minus infinity. As the bag may
+        have fewer than 2k tiles, `cluster_counts` (2k) says which of the logits belong to a tile that counts
 
     An exported model has none: only the loss reads them.
     """
@@ -87,33 +89,56 @@ def cluster_logits(
     rows = len(scores)
     tiles = torch.cat(top_tiles(torch.cat([scores, -rising]), k).split(rows), dim=1)
     chosen = embedded[tiles]
-    return {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
+    logits = {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
+    if mask is None:
+        return logits
+    n_tiles = mask.sum()
+    limit = n_tiles if config.k_rule == "official" else (n_tiles // 2).clamp(min=1)
+    return {**logits, "cluster_counts": (torch.arange(k, device=mask.device) < limit).repeat(2)}
 
 
 def cluster_samples(output: Output, label: int, subtyping: bool) -> list[tuple[Tensor, Tensor]]:
     """The samples that a bag of class `label` gives: for each class that has some, logits n x 2 and targets n."""
-    samples = []
-    for c in range(len(output.logits)):
-        logits = output.extras[f"cluster_logits_{c}"]
-        targets = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-        k = len(logits) // 2
-        if c == label:
-            targets[:k] = 1
-            samples.append((logits, targets))
-        elif subtyping:
-            samples.append((logits[:k], targets[:k]))
-    return samples
+    classes = range(len(output.logits))
+    return [_samples(output, c, is_own=c == label) for c in classes if c == label or subtyping]
+
+
+def _samples(output: Output, c: int, *, is_own: bool) -> tuple[Tensor, Tensor]:
+    """The samples of one class, which is that of the bag or another one: logits n x 2 and targets n."""
+    logits = output.extras[f"cluster_logits_{c}"]
+    targets = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    k = len(logits) // 2
+    if not is_own:
+        return logits[:k], targets[:k]
+    targets[:k] = 1
+    return logits, targets
 
 
 def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: InstanceLossConfig) -> Tensor:
     """The mean clustering loss of the bags of a step; classes: B class indices."""
+    if _stacked.get():
+        return torch.stack([_any_class(*pair, config) for pair in zip(outputs, classes, strict=True)]).mean()
     losses, known = [], _known.get()
     for output, label in zip(outputs, classes.tolist() if known is None else known, strict=True):
         n_classes = len(output.logits)
         subtyping = excludes(config, n_classes)
-        per_class = [_sample_loss(*samples, config) for samples in cluster_samples(output, label, subtyping)]
+        counts = output.extras.get("cluster_counts")
+        per_class = [_sample_loss(*samples, config, counts) for samples in cluster_samples(output, label, subtyping)]
         losses.append(torch.stack(per_class).sum() / (n_classes if subtyping else 1))
     return torch.stack(losses).mean()
+
+
+def _any_class(output: Output, label: Tensor, config: InstanceLossConfig) -> Tensor:
+    """The clustering loss of a bag whose class cannot be read: the samples of every class, times 0 or 1."""
+    n_classes, counts = len(output.logits), output.extras.get("cluster_counts")
+    subtyping = excludes(config, n_classes)
+    losses = []
+    for c in range(n_classes):
+        is_own = (label == c).to(output.logits.dtype)
+        losses.append(is_own * _sample_loss(*_samples(output, c, is_own=True), config, counts))
+        if subtyping:
+            losses.append((1 - is_own) * _sample_loss(*_samples(output, c, is_own=False), config, counts))
+    return torch.stack(losses).sum() / (n_classes if subtyping else 1)
 
 
 def is_decisive(scores: Tensor, tau: float = 1.0) -> Tensor:
@@ -135,10 +160,17 @@ def smooth_svm(scores: Tensor, targets: Tensor, alpha: float = 1.0, tau: float =
     return torch.where(is_decisive(scores, tau), excess.amax(dim=1), smooth)
 
 
-def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig) -> Tensor:
+def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig, counts: Tensor | None = None) -> Tensor:
+    """The mean loss of n samples, or of those that count (2k booleans, the first n)."""
     if config.instance_loss == "svm":
-        return smooth_svm(logits, targets).mean()
-    return functional.cross_entropy(logits.float(), targets)
+        each = smooth_svm(logits, targets)
+    else:
+        each = functional.cross_entropy(logits.float(), targets, reduction="mean" if counts is None else "none")
+    if counts is None:
+        return each.mean()
+    counted = counts[: len(targets)]
+    # not a product: a logit of padding may be infinite
+    return each.masked_fill(~counted, 0.0).sum() / counted.sum()
 
 
 @contextmanager
@@ -153,3 +185,13 @@ def labels_known(labels: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         _known.reset(token)
+
+
+@contextmanager
+def labels_stacked() -> Iterator[None]:
+    """A block in which losses run under `torch.vmap` over bags of different classes, so that no class can be read."""
+    token = _stacked.set(True)
+    try:
+        yield
+    finally:
+        _stacked.reset(token)

@@ -52,20 +52,32 @@ class RandomModule(nn.Module):
 
     def drop(self, x: Tensor, p: float) -> Tensor:
         """Values of x set to 0 with probability p, the others divided by 1 - p."""
-        count = x.numel()
         on_gpu = x.device.type == "cuda" and (self.generator is None or self.generator.device.type == "cuda")
         if on_gpu and not _batched.get():
             kept = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p, generator=self.generator)
             return _Kept.apply(x, kept, 1 / (1 - p))  # type: ignore[no-untyped-call]
-        if x.device.type != "cpu" or count < FEW or _batched.get():
+        if not draws_fast(x) or _batched.get():
             return x * (self.uniform(x.shape, x) >= p) / (1 - p)
-        # Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several
-        # times faster than a float for every value. p is rounded to 16 bits, and the factor made to fit.
-        seed = int(torch.randint(2**62, (), generator=self.generator))
-        raw = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16))
-        dropped = min(round(p * 2**16), 2**16 - 1)
-        kept = (raw[:count].view(x.shape) >= dropped - 2**15).to(x.dtype)
-        return x * kept.mul_(2**16 / (2**16 - dropped))
+        kept, factor = fast_dropout(x.shape, p, self.generator)
+        return x * kept.to(x.dtype).mul_(factor)
+
+
+def draws_fast(x: Tensor) -> bool:
+    """Whether dropout of these values is drawn by `fast_dropout`."""
+    return x.device.type == "cpu" and x.numel() >= FEW
+
+
+def fast_dropout(shape: torch.Size, p: float, generator: torch.Generator | None) -> tuple[Tensor, float]:
+    """Which values dropout keeps, and the factor of these.
+
+    Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several times
+    faster than a float for every value. p is rounded to 16 bits, and the factor made to fit.
+    """
+    count = shape.numel()
+    seed = int(torch.randint(2**62, (), generator=generator))
+    raw = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16))
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    return raw[:count].view(shape) >= dropped - 2**15, 2**16 / (2**16 - dropped)
 
 
 class _Kept(torch.autograd.Function):

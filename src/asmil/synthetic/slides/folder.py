@@ -12,9 +12,10 @@ import pandas as pd
 
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Place, Progress, one_line
-from asmil.engine.local import LocalEngine, usable_cores
+from asmil.engine.local import LocalEngine
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.machine.cores import usable_cores
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.training.labeled_bags import BagSource, LabeledBags
-from asmil.training.resident import keys_of
+from asmil.training.resident import ResidentBags
 
 
 class NotSideBySide(Exception):
@@ -56,60 +55,66 @@ def standardized(features: Tensor, center: Tensor, scale: Tensor) -> Tensor:
 
 
 class CommonBags:
-    """The bags of R trainings on the device, by key.
+    """The bags of R trainings on the device.
 
-    features: N x D of each bag, before standardization
-    targets: the class of each training bag, 1
+    pool: the bags, before standardization
     scaling: centers and scales, R x D each; None if the trainings use the features as they are
     """
 
-    def __init__(self, train: Sequence[LabeledBags], device: torch.device) -> None:
-        self.device = device
-        self.features: dict[Hashable, Tensor] = {}
-        self.targets: dict[Hashable, Tensor] = {}
+    def __init__(self, pool: ResidentBags, train: Sequence[LabeledBags]) -> None:
+        self.pool = pool
         self.scaling: tuple[Tensor, Tensor] | None = None
         scaled = [part.bags for part in train if isinstance(part.bags, StandardizedBags)]
         if scaled and len(scaled) < len(train):
             raise NotSideBySide("some of the trainings standardize their features, and some do not")
         if scaled:
             centers = torch.stack([source.center for source in scaled])
-            self.scaling = (centers.to(device), torch.stack([source.scale for source in scaled]).to(device))
+            scales = torch.stack([source.scale for source in scaled])
+            self.scaling = (centers.to(pool.device), scales.to(pool.device))
         for part in train:
-            self.add(part.bags)
-            for key, target in zip(keys_of(part.bags), torch.as_tensor(part.targets).to(device), strict=True):
-                if not torch.equal(self.targets.setdefault(key, target.reshape(1)), target.reshape(1)):
-                    raise NotSideBySide("a bag has different targets in different trainings")
+            self.numbers(part.bags)
 
-    def add(self, source: BagSource) -> None:
-        """Hold the bags of a source that are not held yet."""
-        keys = keys_of(source)
-        missing = [i for i, key in enumerate(keys) if key not in self.features]
-        if isinstance(source, StandardizedBags):
-            arrived: Iterator[Tensor] = (source.features[source.indices[i]] for i in missing)
-        else:
-            arrived = (bag.features for bag in source.stream(missing))
-        for i, features in zip(missing, arrived, strict=True):
-            self.features[keys[i]] = features.to(self.device, torch.float32)
+    def numbers(self, source: BagSource) -> list[int]:
+        """The numbers of the bags of a source in the pool, where they are added if they are missing."""
+        stored = _Unscaled(source) if isinstance(source, StandardizedBags) else source
+        self.pool.add(stored)
+        return self.pool.numbers(stored)
+
+    def alone(self, number: int, training: int) -> Tensor:
+        """The features of a bag as a training sees them, N x D."""
+        features = self.pool.bag(number).features.float()
+        return features if self.scaling is None else standardized(features, *(part[training] for part in self.scaling))
+
+    def together(
+        self, numbers: Tensor, rows: int, trainings: Tensor | None, *, padded: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Features, n x ... x rows x D, and which rows are tiles; None if the bags have exactly this many rows.
+
+        numbers: n x ..., the bags of each of n trainings
+        trainings: n, these trainings; None: all
+        """
+        pool, row = self.pool, torch.arange(rows, device=self.pool.device)
+        # the padding is whatever follows in the pool: any finite numbers will do
+        features = pool.features[(pool.offsets[numbers].unsqueeze(-1) + row).clamp_(max=len(pool.features) - 1)].float()
+        if self.scaling is not None:
+            center, scale = (part if trainings is None else part[trainings] for part in self.scaling)
+            between = (len(numbers), *(1,) * numbers.ndim, -1)
+            features = standardized(features, center.view(between), scale.view(between))
+        return features, row < pool.lengths[numbers].unsqueeze(-1) if padded else None
 
 
-def common_steps(orders: Sequence[Sequence[Hashable]]) -> Iterator[tuple[Hashable, list[int]]]:
-    """Steps that take every training through its order of bags: a bag, and the trainings that take it in this step.
+@dataclass(frozen=True)
+class _Unscaled:
+    """Standardized bags as they are stored."""
 
-    If all orders are parts of one common order, each bag needs one step. Otherwise a bag needs several.
+    source: StandardizedBags
 
-    >>> list(common_steps([["a", "b", "c"], ["a", "c"], ["b", "c"]]))
-    [('a', [0, 1]), ('b', [0, 2]), ('c', [0, 1, 2])]
-    """
-    position = [0] * len(orders)
-    remaining = Counter(key for order in orders for key in order)
-    while remaining.total():
-        waiting: dict[Hashable, list[int]] = {}
-        for number, order in enumerate(orders):
-            if position[number] < len(order):
-                waiting.setdefault(order[position[number]], []).append(number)
-        # a bag that all who need it are waiting for, or else the one that the largest share of them waits for
-        key = max(waiting, key=lambda key: len(waiting[key]) / remaining[key])
-        for number in waiting[key]:
-            position[number] += 1
-        remaining[key] -= len(waiting[key])
-        yield key, waiting[key]
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        for i in order:
+            yield Bag(self.source.features[self.source.indices[i]], id=f"bag {self.source.indices[i]}", validated=True)
+
+    def keys(self) -> list[Hashable]:
+        return self.source.keys()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
+from asmil.tasks.classification import Classification
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side.bags import NotSideBySide
 
@@ -25,18 +26,20 @@ class Rehearsal:
     """The result of the first steps.
 
     form: a module like that of every training, after its first bag
-    reached: names of the parameters that the loss reaches
+    reached: the parameters that the loss reaches, each with the classes of the bags that reach it
     started: name -> R x ..., buffers after the first bag of each training; empty if the bag does not change them
     losses: R, the loss of the first bag of each training
     """
 
     form: BagLoss
-    reached: frozenset[str]
+    reached: dict[str, frozenset[int]]
     started: dict[str, Tensor]
     losses: Tensor
 
 
-def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor]) -> Rehearsal:
+def rehearse(
+    trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor], n_classes: int
+) -> Rehearsal:
     """The first step of every training on a copy of its model; the generators are restored afterwards."""
     forms: list[BagLoss] = []
     losses = []
@@ -44,10 +47,10 @@ def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_ta
         form = copy.deepcopy(BagLoss(trainer)).train()
         form.model.use_generator(trainer.generator)
         state = trainer.generator.get_state()
-        losses.append(form(features, target)[0].detach())
+        losses.append(form(features, None, target)[0].detach())
         _refuse_unsteady_buffers(form, features, target)
         if not forms:
-            reached = _reached(form, features, trainer.task.n_outputs)
+            reached = _reached(form, features, n_classes)
         trainer.generator.set_state(state)
         forms.append(form)
     started = _stacked_buffers(forms)
@@ -56,17 +59,17 @@ def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_ta
     return Rehearsal(forms[0], reached, started if changed else {}, torch.stack(losses))
 
 
-def _reached(form: BagLoss, features: Tensor, n_classes: int) -> frozenset[str]:
-    """The parameters that get a gradient; an optimizer skips the others, including their decay."""
-    reached = []
-    for number in range(n_classes):
+def _reached(form: BagLoss, features: Tensor, n_classes: int) -> dict[str, frozenset[int]]:
+    """The parameters that get a gradient, by class; an optimizer skips the others, including their decay."""
+    reached: dict[str, frozenset[int]] = {}
+    for label in range(n_classes):
         form.zero_grad(set_to_none=True)
-        form(features, torch.tensor([number], device=features.device))[0].backward()
-        reached.append(frozenset(name for name, parameter in form.named_parameters() if parameter.grad is not None))
+        form(features, None, torch.tensor([label], device=features.device))[0].backward()
+        for name, parameter in form.named_parameters():
+            if parameter.grad is not None:
+                reached[name] = reached.get(name, frozenset()) | {label}
     form.zero_grad(set_to_none=True)
-    if len(set(reached)) > 1:
-        raise NotSideBySide("the method trains different parameters for bags of different classes")
-    return reached[0]
+    return reached
 
 
 def _stacked_buffers(forms: Sequence[BagLoss]) -> dict[str, Tensor]:
@@ -78,28 +81,37 @@ def _stacked_buffers(forms: Sequence[BagLoss]) -> dict[str, Tensor]:
 @torch.no_grad()
 def _refuse_unsteady_buffers(form: BagLoss, features: Tensor, target: Tensor) -> None:
     before = {name: buffer.clone() for name, buffer in form.named_buffers()}
-    form(features, target)
+    form(features, None, target)
     if any(not torch.equal(buffer, before[name]) for name, buffer in form.named_buffers()):
         raise NotSideBySide("the method changes its state with every bag it reads")
 
 
 class BagLoss(nn.Module):
-    """A model in training with its stabilizers: from features (N x D) and a target (1) to the loss.
+    """A model in training with its stabilizers: from features (N x D), their mask and a target (1) to the loss.
 
     part_names: the parts of the loss, known after the first bag
     """
+
+    class_weights: Tensor
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.model: MILModel = trainer.model
         self.stabilizers = nn.ModuleDict(trainer.stabilizers)
         self.gradients = trainer.gradients
+        weights = trainer.task.class_weights if isinstance(trainer.task, Classification) else ()
+        # a buffer, so that it is stacked: trainings with different training bags have different weights
+        self.register_buffer("class_weights", torch.tensor(weights, device=trainer.device))
+        self.has_weights = any(weight != 1.0 for weight in weights)
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
         self.part_names: list[str] = []
 
-    def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    def forward(self, features: Tensor, mask: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The loss, its parts without gradients, and the outputs that `after_step` needs (if the model has one)."""
-        output, parts = self.gradients.loss_of(plain_bag(features), target)
+        if self.has_weights:
+            assert isinstance(self.gradients.task, Classification)
+            self.gradients.task.weigh(self.class_weights)
+        output, parts = self.gradients.loss_of(plain_bag(features, mask), target)
         self.part_names = list(parts)
         values = torch.stack([value.detach() for value in parts.values()])
         return parts["loss"], values, _tensors(output) if self.has_after_step else {}
@@ -112,14 +124,14 @@ class AfterStep(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, features: Tensor, output: dict[str, Any], target: Tensor) -> None:
+    def forward(self, features: Tensor, mask: Tensor | None, output: dict[str, Any], target: Tensor) -> None:
         known = {field.name: None for field in fields(Output)} | output
-        self.model.after_step(plain_bag(features), Output(**known), target)
+        self.model.after_step(plain_bag(features, mask), Output(**known), target)
 
 
-def plain_bag(features: Tensor) -> Bag:
+def plain_bag(features: Tensor, mask: Tensor | None) -> Bag:
     """A bag whose values are not checked, since a check would read them."""
-    return Bag(features, validated=True)
+    return Bag(features, mask=mask, validated=True)
 
 
 def _tensors(output: Output) -> dict[str, Any]:

@@ -1,33 +1,58 @@
-"""The steps of R trainings at once: every step uses one bag, in all trainings whose turn it is.
+"""The steps of R trainings at once: every training takes a bag of its own, and some may wait.
 
-If the bag of a step is not the next training bag of a training, nothing changes for this training: its weights,
-moments, EMA copies, buffers and generator stay the same. The gradient of the sum of the losses contains the gradient of
-each, since no training depends on the weights of another.
+A training that waits is not changed: its weights, moments, EMA copies, buffers and generator stay the same. The
+gradient of the sum of the losses contains the gradient of each, since no training depends on the weights of another.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
-from asmil.models.blocks.randomness import FEW, RandomModule, batched_draws
+from asmil.models.blocks.instance_loss import labels_stacked
+from asmil.models.blocks.randomness import batched_draws
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.optimization import set_lr
-from asmil.training.resident import keys_of
-from asmil.training.side_by_side.bags import CommonBags, NotSideBySide, common_steps, standardized
+from asmil.training.resident import ResidentBags
+from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
+from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.plain_forms import plain_forms
 from asmil.training.side_by_side.rehearsal import AfterStep, plain_bag, rehearse
+from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
 from asmil.training.side_by_side.stack import Stack
 
 VALUES_AT_ONCE = 1 << 22
-"""Memory for standardized features during prediction; it limits how many bags of one length are predicted together."""
+"""Memory for features during prediction; it limits how many bags are predicted together."""
+MOST_WAITING = 0.25
+"""If more trainings wait, the others are computed without them; otherwise all are computed, which copies no weights."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The bags of one step.
+
+    numbers: the trainings that are computed, by slot; None: all, in their order
+    active: the slot of each training that takes the step
+    bags: the bag of each slot, by number in the pool
+    targets: n x 1, the target of each slot
+    rows: tiles of each bag, including padding
+    padded: whether there is padding
+    """
+
+    numbers: Tensor | None
+    active: dict[int, int]
+    bags: Sequence[int]
+    targets: Tensor
+    rows: int
+    padded: bool
 
 
 class StackedSteps:
@@ -36,28 +61,28 @@ class StackedSteps:
     Every trainer must be prepared (started or resumed). A training that has ended stays in the stack and takes no step.
 
     train: the training bags of each training
+    pool: where the bags are held
     """
 
-    def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags]) -> None:
+    def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
         self.device = trainers[0].device
-        self.bags = CommonBags(train, self.device)
-        self._keys = [keys_of(part.bags) for part in train]
+        self.bags = CommonBags(pool, train)
+        self._numbers = [self.bags.numbers(part.bags) for part in train]
+        self._labels = [part.targets.tolist() for part in train]
+        self._targets = [torch.as_tensor(part.targets, device=self.device) for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
-        self._predicted: dict[Hashable, Tensor] = {}
-        firsts = [
-            keys[trainer.epoch_order(part)[0]] for trainer, part, keys in zip(trainers, train, self._keys, strict=True)
-        ]
-        self.rehearsal = rehearse(
-            trainers,
-            [self._features(number, key) for number, key in enumerate(firsts)],
-            [self.bags.targets[key] for key in firsts],
-        )
+        self._predicted: list[dict[int, Tensor]] = [{} for _ in trainers]
+        model = trainers[0].model
+        self._fewest, self._cost = model.padding_from, StepCost.of(model, self.device.type)
+        firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
+        first_bags = [numbers[first] for numbers, first in zip(self._numbers, firsts, strict=True)]
+        features = [self.bags.alone(bag, number) for number, bag in enumerate(first_bags)]
+        targets = [own[first : first + 1] for own, first in zip(self._targets, firsts, strict=True)]
+        self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
         self.form = self.rehearsal.form
         self.after_step = AfterStep(self.form.model)
-        self.draws = StackedDraws([trainer.generator for trainer in trainers])
-        self.draws.install(self.form)
-        self._numbers = torch.arange(len(trainers), device=self.device)
+        self.draws = StackedDraws(self.form, [trainer.generator for trainer in trainers], features[0])
         self.stack = Stack(trainers, self.rehearsal)
         self._check(firsts)
         self.stack.bind(self.form)
@@ -70,18 +95,15 @@ class StackedSteps:
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
         per_epoch = [len(order) for order in orders]
-        steps: list[list[int]] = [[] for _ in orders]
-        losses: list[Tensor] = []
-        self._predicted.clear()
+        noted: list[list[Tensor]] = [[] for _ in orders]
+        for own in self._predicted:
+            own.clear()
         self.form.train()
-        with plain_forms():
-            for key, active in common_steps(
-                [[keys[i] for i in order] for keys, order in zip(self._keys, orders, strict=True)]
-            ):
-                for number in active:
-                    steps[number].append(len(losses))
-                losses.append(self._step(key, active, per_epoch))
-        values = torch.stack(losses).double()
+        with self._stacked_arithmetic():
+            for turn in self._turns(orders):
+                values = self._step(turn, per_epoch)
+                for number, slot in turn.active.items():
+                    noted[number].append(values[slot])
         for number, trainer in enumerate(self.trainers):
             if trainer not in due:
                 continue
@@ -89,180 +111,232 @@ class StackedSteps:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
             set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, per_epoch[number]))
-            own = values[steps[number], number]
-            trainer.note_epoch(own, orders[number], self.train[number], time.monotonic() - started)
+            losses = torch.stack(noted[number]).double()
+            trainer.note_epoch(losses, orders[number], self.train[number], time.monotonic() - started)
 
-    def _step(self, key: Hashable, active: list[int], per_epoch: Sequence[int]) -> Tensor:
-        """Train the active trainings on one bag; return the parts of the losses of all, R x P."""
-        mask = torch.zeros(len(self.trainers), dtype=torch.bool)
-        mask[active] = True
-        mask = mask.to(self.device)
-        losses, values, output = self._losses(key, active)
-        gradients = torch.autograd.grad(losses.sum(), self.stack.rows)
-        if self.rehearsal.started and min(self._steps) == 0:
-            first = torch.tensor([step == 0 for step in self._steps], device=self.device) & mask
+    # Which bags
+
+    def _turns(self, orders: Sequence[Sequence[int]]) -> Iterator[Turn]:
+        """The steps of an epoch, given the order of bags of each training."""
+        position = [0] * len(orders)
+        for active in self._schedule(orders):
+            chosen = {number: orders[number][position[number]] for number in active}
+            for number in active:
+                position[number] += 1
+            yield self._turn(chosen)
+
+    def _schedule(self, orders: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """The trainings that take each step."""
+        bags = [[numbers[i] for i in order] for numbers, order in zip(self._numbers, orders, strict=True)]
+        if any(part.own_order is not None for part in self.train):  # parts of one common order
+            return (active for _, active in common_steps(bags))
+        lengths = [[self.bags.pool.sizes[bag] for bag in own] for own in bags]
+        if self._fewest is None:
+            return (active for _, active in common_steps(lengths))
+        return padded_steps(lengths, self._fewest, self._cost)
+
+    def _turn(self, chosen: Mapping[int, int]) -> Turn:
+        """The step of some trainings, each with one of its training bags."""
+        count, sizes = len(self.trainers), self.bags.pool.sizes
+        everyone = count - len(chosen) <= MOST_WAITING * count
+        slots = list(range(count)) if everyone else list(chosen)
+        someone = next(iter(chosen))
+        # a training that is only computed because copying the weights of the others takes longer gets any bag
+        taken = [(number, chosen[number]) if number in chosen else (someone, chosen[someone]) for number in slots]
+        bags = [self._numbers[number][i] for number, i in taken]
+        targets = torch.stack([self._targets[number][i : i + 1] for number, i in taken])
+        numbers = None if everyone else torch.tensor(slots, device=self.device)
+        active = {number: slot for slot, number in enumerate(slots) if number in chosen}
+        rows = max(sizes[bag] for bag in bags)
+        return Turn(numbers, active, bags, targets, rows, min(sizes[bag] for bag in bags) < rows)
+
+    # One step
+
+    def _step(self, turn: Turn, per_epoch: Sequence[int]) -> Tensor:
+        """Take a step; return the parts of the losses of all slots, n x P."""
+        trained, fixed = self.stack.of(turn.numbers)
+        features, mask = self._features(turn)
+        losses, values, output = self._losses(turn, trained | fixed, features, mask)
+        gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
+        active = torch.zeros(len(self.trainers), dtype=torch.bool)
+        active[list(turn.active)] = True
+        active = active.to(self.device)
+        if self.rehearsal.started and min(self._steps[number] for number in turn.active) == 0:
+            first = torch.tensor([step == 0 for step in self._steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
-        factors = {number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in active}
-        self.stack.optimizer.step(gradients, factors, self.trainers[0].settings.clip_norm)
-        self.stack.move_copies(mask)
+        factors = {
+            number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in turn.active
+        }
+        labels = {number: int(label) for number, label in self._turn_labels(turn)}
+        self.stack.optimizer.step(gradients, turn.active, labels, factors, self.trainers[0].settings.clip_norm)
+        self.stack.move_copies(active)
         if self.form.has_after_step:
-            self._after_step(key, output, mask)
-        for number in active:
+            self._after_step(turn, features, mask, output, active)
+        for number in turn.active:
             self._steps[number] += 1
         return values
 
-    def _losses(self, key: Hashable, active: Sequence[int]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The losses of all trainings (R) for a bag, their parts (R x P), and other outputs (R x ... each)."""
-        self.draws.active = active
-        target = self.bags.targets[key]
+    def _turn_labels(self, turn: Turn) -> Iterator[tuple[int, int]]:
+        labels = turn.targets.flatten().tolist()
+        return ((number, labels[slot]) for number, slot in turn.active.items())
 
-        def loss(features: Tensor, number: Tensor, tensors: dict[str, Tensor]) -> Any:
-            self.draws.number = number
-            return functional_call(self.form, tensors, (features, target))
+    def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
+        bags = torch.tensor(turn.bags, device=self.device)
+        return self.bags.together(bags, turn.rows, turn.numbers, padded=turn.padded)
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = self._in_all(
-            loss, self.bags.features[key], self._numbers, self.stack.tensors()
-        )
+    def _losses(
+        self, turn: Turn, tensors: Mapping[str, Tensor], features: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
+        takers: list[int | None] = [None] * len(turn.bags)
+        for number, slot in turn.active.items():
+            takers[slot] = number
+        drawn = self.draws.draw(takers, [self.bags.pool.sizes[bag] for bag in turn.bags], turn.rows)
+
+        def loss(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
+            with self.draws.handing_out(drawn):
+                return functional_call(self.form, tensors, (features, mask, target))
+
+        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, turn.targets, drawn, tensors)
         return losses
 
-    def _in_all(self, function: Callable[..., Any], features: Tensor, *stacked: Any) -> Any:
-        """The results of a function in all trainings, R x ...
+    def _after_step(
+        self, turn: Turn, features: Tensor, mask: Tensor | None, output: dict[str, Any], active: Tensor
+    ) -> None:
+        tensors = self._model_tensors(turn.numbers, "")
+        changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
 
-        features: as stored; the function gets them as its training sees them
-        stacked: R x ...; the function gets those of its training
-        """
-        if self.bags.scaling is None:
-            in_dims = (None, *(0 for _ in stacked))
-            return torch.vmap(function, in_dims=in_dims, randomness="same")(features, *stacked)
-
-        def standardizing(center: Tensor, scale: Tensor, *own: Any) -> Any:
-            return function(standardized(features, center, scale), *own)
-
-        return torch.vmap(standardizing, randomness="same")(*self.bags.scaling, *stacked)
-
-    def _features(self, number: int, key: Hashable) -> Tensor:
-        """The features of a bag as one training sees them."""
-        features, scaling = self.bags.features[key], self.bags.scaling
-        return features if scaling is None else standardized(features, scaling[0][number], scaling[1][number])
-
-    def _after_step(self, key: Hashable, output: dict[str, Any], mask: Tensor) -> None:
-        target = self.bags.targets[key]
-        tensors = {name: value for name, value in self.stack.tensors().items() if name.startswith("model.")}
-        changed = {name: self.stack.fixed[name].clone() for name in self.stack.buffers if name in tensors}
-
-        def after_step(features: Tensor, tensors: dict[str, Tensor], output: dict[str, Any]) -> Tensor:
-            functional_call(self.after_step, tensors, (features, output, target))
+        def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
+            functional_call(self.after_step, tensors, (features, mask, output, target))
             return features
 
-        self._in_all(after_step, self.bags.features[key], tensors | changed, output)
-        self.stack.set_buffers(changed, mask)
+        _stacked(after_step)(features, mask, tensors | changed, output, turn.targets)
+        if turn.numbers is not None:
+            everyone = {name: self.stack.fixed[name].clone() for name in changed}
+            for name, values in changed.items():
+                everyone[name][turn.numbers] = values
+            changed = everyone
+        self.stack.set_buffers(changed, active)
+
+    # Predictions
+
+    def logits(self, number: int, source: BagSource) -> Tensor:
+        """n x C: the logits of a training for the bags of a source; those that are missing are computed for all."""
+        bags = self.bags.numbers(source)
+        own = self._predicted[number]
+        if any(bag not in own for bag in bags):
+            self.predict([[bag for bag in bags if bag not in known] for known in self._predicted])
+        return torch.stack([own[bag] for bag in bags]).cpu()
+
+    def predict_sources(self, sources: Mapping[int, BagSource]) -> None:
+        """Compute the logits of some trainings, each for the bags of its own source."""
+        wanted: list[list[int]] = [[] for _ in self.trainers]
+        for number, source in sources.items():
+            wanted[number] = self.bags.numbers(source)
+        self.predict(wanted)
 
     @torch.no_grad()
-    def logits(self, source: BagSource) -> Tensor:
-        """R x n x C: the logits of every training for the bags of a source."""
-        keys = keys_of(source)
-        if any(key not in self._predicted for key in keys):
-            self.bags.add(source)
-            self._predict([key for key in keys if key not in self._predicted])
-        return torch.stack([self._predicted[key] for key in keys], dim=1).cpu()
+    def predict(self, wanted: Sequence[Sequence[int]]) -> None:
+        """Compute the logits of each training for some bags, by number in the pool."""
+        self.form.eval()
+        slots = [number for number, bags in enumerate(wanted) if bags]
+        if not slots:
+            return
+        numbers = torch.tensor(slots, device=self.device) if len(slots) < len(wanted) else None
+        tensors = self._model_tensors(numbers, "model.")
 
-    def _predict(self, keys: Sequence[Hashable]) -> None:
-        """Compute the logits of every training for some bags."""
-        start = "model."
-        tensors = {
-            name.removeprefix(start): value for name, value in self.stack.tensors().items() if name.startswith(start)
-        }
-
-        def of_one(features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-            logits: Tensor = functional_call(self.form.model, tensors, (plain_bag(features),)).logits
+        def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
+            logits: Tensor = functional_call(self.form.model, tensors, (plain_bag(features, mask),)).logits
             return logits
 
-        def of_several(features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-            return torch.vmap(partial(of_one, tensors=tensors))(features)
+        def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
+            return torch.vmap(lambda *bag: of_bag(*bag, tensors), in_dims=(0, None if mask is None else 0))(
+                features, mask
+            )
 
-        self.form.eval()
-        with plain_forms():
-            for group in self._equally_long(keys):
-                features = torch.stack([self.bags.features[key] for key in group])
-                logits = self._in_all(of_several, features, tensors)
-                self._predicted |= zip(group, logits.unbind(dim=1), strict=True)
+        with self._stacked_arithmetic():
+            for bags, padded in self._evaluated([wanted[number] for number in slots]):
+                rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+                features, mask = self.bags.together(
+                    torch.tensor(bags, device=self.device), rows, numbers, padded=padded
+                )
+                logits = _stacked(of_bags)(features, mask, tensors)
+                for number, own, values in zip(slots, bags, logits, strict=True):
+                    self._predicted[number].update(zip(own, values, strict=True))
 
-    def _equally_long(self, keys: Sequence[Hashable]) -> list[list[Hashable]]:
-        """The bags in lists of equal length, small enough to be predicted together."""
-        by_length: dict[int, list[Hashable]] = {}
-        for key in keys:
-            by_length.setdefault(len(self.bags.features[key]), []).append(key)
-        lists = []
-        for group in by_length.values():
-            size = max(1, VALUES_AT_ONCE // (self.bags.features[group[0]].numel() * len(self.trainers)))
-            lists += [group[first : first + size] for first in range(0, len(group), size)]
-        return lists
+    def _model_tensors(self, numbers: Tensor | None, without: str) -> dict[str, Tensor]:
+        """The tensors of the models of some trainings, n x ..., without gradients; their names without a prefix."""
+        trained, fixed = self.stack.of(numbers)
+        return {
+            name.removeprefix(without): value.detach()
+            for name, value in (trained | fixed).items()
+            if name.startswith("model.")
+        }
 
-    def _check(self, firsts: Sequence[Hashable]) -> None:
+    def _evaluated(self, wanted: Sequence[Sequence[int]]) -> Iterator[tuple[list[list[int]], bool]]:
+        """The bags in tables of one row per training, small enough to be computed together; whether they are padded.
+
+        Where a training has fewer bags than another one, its row is filled up with bags that are computed in vain.
+        """
+        sizes, fewest = self.bags.pool.sizes, self._fewest
+        together: dict[int | None, list[list[int]]] = {}
+        for number, bags in enumerate(wanted):
+            for bag in sorted(bags, key=lambda bag: (-sizes[bag], bag)):
+                length = sizes[bag] if fewest is None or sizes[bag] < fewest else None
+                together.setdefault(length, [[] for _ in wanted])[number].append(bag)
+        for length, lists in together.items():
+            longest = max(lists, key=len)
+            filled = [own + longest[len(own) :] for own in lists]
+            first = 0
+            while first < len(longest):
+                rows = max(sizes[own[first]] for own in filled)
+                width = self.bags.pool.features.shape[1]
+                last = first + max(1, VALUES_AT_ONCE // (rows * width * len(filled)))
+                yield [own[first:last] for own in filled], length is None
+                first = last
+
+    # Setting up
+
+    def _check(self, firsts: Sequence[int]) -> None:
         """Raise unless all trainings at once reproduce the losses that each had for its first bag alone."""
         rewind = self.draws.rewound()
         try:
-            for key in dict.fromkeys(firsts):
-                own = [number for number, first in enumerate(firsts) if first == key]
-                with plain_forms():
-                    losses = self._losses(key, own)[0].detach()[own]
-                rewind()
-                if not torch.allclose(losses, self.rehearsal.losses[own], rtol=1e-3, atol=1e-4, equal_nan=True):
-                    raise NotSideBySide("all trainings at once gave different losses than each training alone")
-            self.logits(self.train[0].bags)
+            with self._stacked_arithmetic():
+                for active in self._schedule([[first] for first in firsts]):
+                    turn = self._turn({number: firsts[number] for number in active})
+                    trained, fixed = self.stack.of(turn.numbers)
+                    losses = self._losses(turn, trained | fixed, *self._features(turn))[0].detach()
+                    own = losses[[turn.active[number] for number in active]]
+                    alone = self.rehearsal.losses[active]
+                    if not torch.allclose(own, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
+                        raise NotSideBySide("all trainings at once gave different losses than each training alone")
+            self.predict([[numbers[first]] for numbers, first in zip(self._numbers, firsts, strict=True)])
         except RuntimeError as error:
             raise NotSideBySide(f"torch cannot batch it: {error}") from error
         finally:
             rewind()
-            self._predicted.clear()
+            for own_predictions in self._predicted:
+                own_predictions.clear()
+
+    @contextmanager
+    def _stacked_arithmetic(self) -> Iterator[None]:
+        """A block in which stacked operations are computed.
+
+        Without oneDNN, whose products of many small matrices take twice as long as those of the BLAS library.
+        """
+        blas: AbstractContextManager[object] = nullcontext()
+        if self.device.type == "cpu" and torch.backends.mkldnn.is_available():
+            blas = torch.backends.mkldnn.flags(enabled=False)
+        with plain_forms(), blas:
+            yield
 
 
-class StackedDraws:
-    """Replaces the random modules of a model under `torch.vmap`, so that every training draws from its own generator.
+def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function over the first axis of all its arguments; an argument may be None."""
 
-    A training that does not take part in a step draws nothing, so its generator does not advance.
+    def stacked(*arguments: Any) -> Any:
+        in_dims = tuple(None if argument is None else 0 for argument in arguments)
+        with batched_draws(), labels_stacked():
+            return torch.vmap(function, in_dims=in_dims, randomness="same")(*arguments)
 
-    active: which trainings take part in the step
-    number: the number of the training, within the vmapped function
-    """
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        self._generators = generators
-        self._sources = [RandomModule() for _ in generators]
-        for source, generator in zip(self._sources, generators, strict=True):
-            source.generator = generator
-        self.active: Sequence[int] = range(len(generators))
-        self.number = torch.tensor(0)
-
-    def install(self, model: nn.Module) -> None:
-        """Make every random module of the model draw from here."""
-        for part in model.modules():
-            if isinstance(part, RandomModule):
-                object.__setattr__(part, "uniform", self._uniform)
-                object.__setattr__(part, "drop", partial(self._drop, part))
-
-    def rewound(self) -> Callable[[], None]:
-        """A function that restores the current state of all generators."""
-        states = [generator.get_state() for generator in self._generators]
-
-        def rewind() -> None:
-            for generator, state in zip(self._generators, states, strict=True):
-                generator.set_state(state)
-
-        return rewind
-
-    def _uniform(self, shape: tuple[int, ...] | torch.Size, like: Tensor) -> Tensor:
-        return self._stacked(lambda source: source.uniform(shape, like))
-
-    def _drop(self, part: RandomModule, x: Tensor, p: float) -> Tensor:
-        if x.device.type != "cpu" or x.numel() < FEW:
-            with batched_draws():
-                return RandomModule.drop(part, x, p)  # by `_uniform`
-        ones = torch.ones(x.shape, dtype=x.dtype)
-        return x * self._stacked(lambda source: source.drop(ones, p))
-
-    def _stacked(self, draw: Callable[[RandomModule], Tensor]) -> Tensor:
-        """The result of `draw` for the current training."""
-        drawn = {number: draw(self._sources[number]) for number in self.active}
-        unused = torch.zeros_like(drawn[self.active[0]])
-        return torch.stack([drawn.get(number, unused) for number in range(len(self._sources))])[self.number]
+    return stacked

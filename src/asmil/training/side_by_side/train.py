@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Event
 
+import torch
 from torch import Tensor
 
 from asmil.machine.arithmetic import exact_arithmetic
@@ -15,37 +16,66 @@ from asmil.training.interruption import advanced, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.recording import Said
+from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import NotSideBySide
 from asmil.training.side_by_side.step import StackedSteps
 
 
 def fit_side_by_side(
-    trainers: Sequence[Trainer], train: Sequence[LabeledBags], val: Sequence[LabeledBags | None]
+    trainers: Sequence[Trainer],
+    train: Sequence[LabeledBags],
+    val: Sequence[LabeledBags | None],
+    pool: ResidentBags | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
     """Train all to the end, like `Trainer.fit`; raises `NotSideBySide`, before any step, if this is not possible.
 
     The trainers have the same settings. Each has its own seed, its own training and validation bags and its own order
     of bags; trainings whose orders are parts of a common order share the most steps.
+
+    pool: where the bags are held, and may be already
+    on_start: called before the first step
     """
     for trainer, part in zip(trainers, val, strict=True):
         reason = SIDE_BY_SIDE.reason(trainer.config, trainer.stages[-1].model, trainer.task)
         if reason is not None:
             raise NotSideBySide(reason)
         trainer.prepare(part, executor="side_by_side")
+    if any(part.weights is not None for part in train):
+        raise NotSideBySide("bags have weights of their own")
+    if pool is None:
+        pool = ResidentBags(trainers[0].model.in_features, trainers[0].device, torch.float32)
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
     with exact_arithmetic(trainers[0].progress.threads), stops as stop:
-        steps = StackedSteps(trainers, train)
+        steps = StackedSteps(trainers, train, pool)
         for number, trainer in enumerate(trainers):
             trainer.evaluator = StackedEvaluator(steps, number)
+        on_start()
         parts = zip(trainers, train, val, strict=True)
         sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
         try:
             while sessions := advanced(sessions):
-                steps.run_epoch([trainer for trainer, _ in sessions])
+                due = [trainer for trainer, _ in sessions]
+                steps.run_epoch(due)
+                steps.predict_sources(
+                    {
+                        number: part.bags
+                        for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
+                        if trainer in due and part is not None
+                    }
+                )
+                _save_together(due)
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
+
+
+def _save_together(trainers: Sequence[Trainer]) -> None:
+    """Let all trainings save their state at the end of the same epoch, so that they resume as they were together."""
+    if any(trainer.checkpoints.is_due() for trainer in trainers):
+        for trainer in trainers:
+            trainer.checkpoints.make_due()
 
 
 class StackedEvaluator:
@@ -56,7 +86,7 @@ class StackedEvaluator:
 
     def logits(self, bags: BagSource) -> Tensor:
         """Logits of all bags of a source, n x C."""
-        return self.steps.logits(bags)[self.number]
+        return self.steps.logits(self.number, bags)
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""

@@ -1,0 +1,248 @@
+"""How much faster the folds and seeds of a method train side by side than one after the other, on a real cohort.
+
+    OMP_NUM_THREADS=1 python benchmarks/side_by_side_speed.py [--methods abmil asmil ...] [--folds 5] [--seeds 3]
+    python benchmarks/side_by_side_speed.py --device cuda --folds 10 --seeds 5 --epochs 50 --methods all --without-alone
+
+BRCA of `tcga_hipt` (875 slides, median 27 vectors of 192; in ASMIL_DATA, or `../shared/data`), or bags of the same
+shape if it is missing. Ten-fold or five-fold splits by patient, one bag per step. Steps of the last epoch are
+measured, by the time of the processor on a CPU: of all trainings side by side, and of as many trainings one after the
+other as `--alone` says (default 2), which take turns with them in every round. Setting up, validation and writing are
+not counted. `--bags` limits the cohort, `--epochs` (default 2) is the number of epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from asmil import Bag, methods
+from asmil.errors import AsmilError
+from asmil.files import write_json
+from asmil.runs.config import RunConfig, resolve
+from asmil.runs.model import build_model
+from asmil.tasks.classification import Classification
+from asmil.training.executors import MOST_SIDE_BY_SIDE
+from asmil.training.labeled_bags import BagList, LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
+from asmil.training.side_by_side import step as stacked_step
+from asmil.training.side_by_side.bags import NotSideBySide
+from asmil.training.side_by_side.train import fit_side_by_side
+from markdown_table import markdown_table
+from measuring import about, synchronize
+
+MAIN = ("abmil", "clam_sb", "asmil", "mean_pooling")
+REPOSITORY = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("ASMIL_DATA", REPOSITORY.parent / "shared" / "data")) / "tcga_hipt"
+CLASSES = ("IDC", "ILC")
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Bags, their classes, and their patients."""
+
+    name: str
+    bags: Sequence[Bag]
+    labels: np.ndarray
+    patients: np.ndarray
+
+    def folds(self, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Training and validation bags of every fold; the test bags of the fold are in neither."""
+        names, owner = np.unique(self.patients, return_inverse=True)
+        part = np.random.default_rng(0).permutation(len(names))[owner] % count
+        return [
+            (np.flatnonzero((part != fold) & (part != (fold + 1) % count)), np.flatnonzero(part == (fold + 1) % count))
+            for fold in range(count)
+        ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some bags of the cohort, as a source."""
+
+    cohort: Cohort
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def stream(self, order: Sequence[int]) -> Any:
+        return BagList([self.cohort.bags[i] for i in self.indices]).stream(order)
+
+    def keys(self) -> list[Hashable]:
+        return self.indices.tolist()
+
+
+def read_cohort(limit: int | None) -> Cohort:
+    """BRCA, or bags of the same shape."""
+    if not (DATA / "brca.npz").exists():
+        return made_up(limit)
+    import pandas as pd
+
+    with np.load(DATA / "brca.npz") as file:
+        names, offsets, features = file["slides"].tolist(), file["offsets"], torch.from_numpy(file["features"]).float()
+    table = pd.read_csv(DATA / "brca_subtyping.csv").head(limit)
+    numbers = [names.index(slide) for slide in table["slide"]]
+    bags = [Bag(features[offsets[i] : offsets[i + 1]], id=names[i]) for i in numbers]
+    return Cohort("BRCA", bags, (table["label"] == CLASSES[1]).to_numpy().astype(int), table["patient"].to_numpy())
+
+
+def made_up(limit: int | None) -> Cohort:
+    draw = np.random.default_rng(0)
+    count = limit or 875
+    sizes = np.clip(draw.gamma(1.6, 18.5, count), 1, 122).astype(int)
+    features = [torch.from_numpy(draw.normal(size=(size, 192)).astype(np.float32)) for size in sizes]
+    bags = [Bag(values, id=f"bag {i}") for i, values in enumerate(features)]
+    return Cohort("made up", bags, (draw.random(count) < 0.17).astype(int), np.arange(count))
+
+
+class Measured:
+    """Trainings of a method, and the seconds of their steps."""
+
+    def __init__(self, config: RunConfig, cohort: Cohort, folds: int, seeds: int, device: torch.device) -> None:
+        self.trainers, self.train, self.val = [], [], []
+        self.device = device
+        for train, val in cohort.folds(folds):
+            for seed in range(seeds):
+                model = build_model(config, cohort.bags[0].width, 2, seed)
+                self.trainers.append(Trainer(model, Classification(CLASSES), config, seed=seed, device=device))
+                self.train.append(LabeledBags(Part(cohort, train), cohort.labels[train]))
+                self.val.append(LabeledBags(Part(cohort, val), cohort.labels[val]))
+
+    def clock(self) -> float:
+        synchronize(self.device)
+        return time.process_time() if self.device.type == "cpu" else time.perf_counter()
+
+    def together(self) -> list[float]:
+        """Seconds of the steps of every epoch, of all trainings side by side; as many at once as in a run."""
+        pool = ResidentBags(self.trainers[0].model.in_features, self.device, torch.float32)
+        original, epochs = stacked_step.StackedSteps.run_epoch, []
+
+        def timed(steps: Any, due: Any) -> None:
+            started = self.clock()
+            original(steps, due)
+            epochs.append(self.clock() - started)
+
+        groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE)
+        per_epoch: list[float] = []
+        stacked_step.StackedSteps.run_epoch = timed  # type: ignore[method-assign]
+        try:
+            for group in range(groups):
+                chosen = slice(len(self.trainers) * group // groups, len(self.trainers) * (group + 1) // groups)
+                epochs.clear()
+                fit_side_by_side(self.trainers[chosen], self.train[chosen], self.val[chosen], pool)
+                per_epoch = [a + b for a, b in zip(epochs, per_epoch or [0.0] * len(epochs), strict=True)]
+        finally:
+            stacked_step.StackedSteps.run_epoch = original  # type: ignore[method-assign]
+        return per_epoch
+
+    def alone(self, number: int) -> float:
+        """Seconds of the steps of the last epoch of one training."""
+        trainer, seconds = self.trainers[number], []
+        original = trainer._train_epoch
+
+        def timed(*arguments: Any) -> None:
+            started = self.clock()
+            original(*arguments)
+            seconds.append(self.clock() - started)
+
+        trainer._train_epoch = timed  # type: ignore[method-assign]
+        trainer.fit(self.train[number], self.val[number])
+        return seconds[-1]
+
+
+def measure(method: str, cohort: Cohort, options: argparse.Namespace) -> dict[str, Any]:
+    device = torch.device(options.device)
+    training = {"epochs": options.epochs, "device": options.device, "select": "loss"}
+    config = resolve(method, changes={"training": training, "record": {"attention": "none"}})
+    trainings = options.folds * options.seeds
+    rounds = []
+    for _ in range(options.rounds):
+        measured = Measured(config, cohort, options.folds, options.seeds, device)
+        try:
+            epochs = measured.together()
+        except (NotSideBySide, AsmilError) as reason:
+            return {"method": method, "reason": str(reason).splitlines()[0][:120]}
+        steps = sum(len(part.bags) for part in measured.train)
+        alone = None
+        if not options.without_alone:
+            fresh = Measured(config, cohort, options.folds, options.seeds, device)
+            chosen = range(0, trainings, max(1, trainings // options.alone))[: options.alone]
+            taken = sum(len(fresh.train[number].bags) for number in chosen)
+            alone = sum(fresh.alone(number) for number in chosen) / taken
+        rounds.append((epochs[-1] / steps, alone, sum(epochs)))
+    together = statistics.median(own for own, _, _ in rounds)
+    result = {"method": method, "together": together, "seconds": statistics.median(total for _, _, total in rounds)}
+    if not options.without_alone:
+        result["alone"] = statistics.median(alone for _, alone, _ in rounds)
+        result["ratio"] = statistics.median(alone / own for own, alone, _ in rounds)
+    return result
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Markdown."""
+    headers = ["method", "side by side, ms per bag", "one after the other", "ratio", "all steps, s"]
+    rows = [
+        [
+            result["method"],
+            f"{1e3 * result['together']:.3f}" if "together" in result else result["reason"],
+            f"{1e3 * result['alone']:.3f}" if "alone" in result else "",
+            f"{result['ratio']:.1f}" if "ratio" in result else "",
+            f"{result['seconds']:.1f}" if "seconds" in result else "",
+        ]
+        for result in results
+    ]
+    return markdown_table(headers, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=list(MAIN), help="names, or all")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bags", type=int)
+    parser.add_argument("--alone", type=int, default=2, help="trainings that are measured one after the other")
+    parser.add_argument("--without-alone", action="store_true")
+    parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
+    options = parser.parse_args()
+    chosen = sorted(methods()) if options.methods == ["all"] else options.methods
+    if options.device == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    cohort = read_cohort(options.bags)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    setting = {
+        **about(torch.device(options.device)),
+        "commit": commit,
+        "command": " ".join(["python benchmarks/side_by_side_speed.py", *sys.argv[1:]]),
+        "cohort": f"{cohort.name}, {len(cohort.bags)} bags",
+        "trainings": f"{options.folds} folds x {options.seeds} seeds",
+    }
+    print(json.dumps(setting), flush=True)
+    results = []
+    for method in chosen:
+        results.append(measure(method, cohort, options))
+        print(json.dumps(results[-1]), flush=True)
+    print(table(results))
+    if options.out:
+        write_json(options.out, {**setting, "results": results})
+
+
+if __name__ == "__main__":
+    main()
