@@ -94,7 +94,6 @@ class EmaCopy(Stabilizer):
 
     def train(self, mode: bool = True) -> EmaCopy:
         """The copy always stays in eval mode."""
-        del mode
         return super().train(False)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> EmaCopy:
@@ -154,7 +153,6 @@ class EmaCopy(Stabilizer):
 
 def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
     """Put the float32 averages into a state dict, instead of their half-precision copies."""
-    del local_metadata
     assert isinstance(module, EmaCopy)
     for name, average in module._averages.items():
         state_dict[f"{prefix}copy.{name}"] = average
@@ -162,7 +160,6 @@ def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, l
 
 def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
     """Before a state is loaded: drop what had been dropped when it was saved, and take over its averages."""
-    del args
     assert isinstance(module, EmaCopy)
     start = f"{prefix}copy."
     saved = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}

@@ -39,7 +39,6 @@ def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Score
     rounds. All instances of negative bags are negative. A bag scores as its highest instance; above 0 it is positive.
     Features are scaled by the training bags. Nothing is random.
     """
-    del seed
     features = scaled(bag_set, train)
     positive = [np.flatnonzero(bag_set.bag == bag) for bag in train if bag_set.label[bag] == 1]
     negative = features[np.isin(bag_set.bag, train) & (bag_set.label[bag_set.bag] == 0)]

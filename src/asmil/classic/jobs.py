@@ -77,7 +77,6 @@ class ClassicWorker:
 
     def __call__(self, place: Place) -> Worker:
         """A worker."""
-        del place
         return self._work
 
     def _work(self, job: Job) -> dict[str, Any]:

@@ -211,7 +211,6 @@ class MILModel(nn.Module):
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """What `tile_map` gives for a known kind: by default the attention, averaged over its rows."""
-        del kind
         assert output.scores is not None, "a method without scores draws its own map"
         attention: Tensor = self.normalizer(output.scores)
         return attention.mean(dim=0)

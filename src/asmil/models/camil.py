@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -39,7 +39,7 @@ from asmil.models.blocks.layers import tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.nystrom import NystromAttention, ValueResidual
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 PAPER_NEIGHBORS = 8
@@ -335,16 +335,10 @@ def _convert_paper(tensors: Tensors, config: Config) -> Converted:
         layers["mlp.0"] = f"{block}.norm2"
     state = renamed(tensors, layers)
     state["query.weight"], state["key.weight"] = tensors["camil_self_attention.qk_nn.weight"].chunk(2)
-    width = state["value.weight"].shape[0]
+    width = len(state["value.weight"])
     in_features = state["projection.weight"].shape[1] if "projection" in layers else width
-    options = {
-        "variant": "paper",
-        "inner": width,
-        "heads": config.get("n_heads", config.get("heads")),
-        **_common_options(state, config),
-        "mlp": "mlp.1" in layers,
-    }
-    return in_features, state["head.weight"].shape[0], options, state
+    options = _common_options(state, config) | options_of(config, {"heads": "heads", "n_heads": "heads"})
+    return converted(state, in_features, variant="paper", inner=width, mlp="mlp.1" in layers, **options)
 
 
 def _convert_official(tensors: Tensors, config: Config) -> Converted:
@@ -367,36 +361,33 @@ def _convert_official(tensors: Tensors, config: Config) -> Converted:
     state["head.bias"] = tensors["class_fc.bias"]
     state["nystrom.residual.weight"] = tensors["encoder.nyst_att.res_conv.0.kernel"].squeeze(1)
     kernel, _, head_width = state["nystrom.residual.weight"].shape
-    n_outputs, width = state["head.weight"].shape
-    options = {
-        "variant": "official",
-        "inner": width,
-        "heads": state["nystrom.to_out.weight"].shape[1] // head_width,
-        "head_width": head_width,
-        "kernel": kernel,
-        **_common_options(state, config),
-    }
-    return width, n_outputs, options, state
+    width = state["head.weight"].shape[1]
+    heads = state["nystrom.to_out.weight"].shape[1] // head_width
+    options = {"inner": width, "heads": heads, "head_width": head_width, "kernel": kernel}
+    return converted(state, width, variant="official", **options, **_common_options(state, config))
 
 
-def _common_options(state: dict[str, Tensor], config: Config) -> dict[str, object]:
+_WORDS = {"n_landmarks": "landmarks", "num_landmarks": "landmarks", "pinv_iterations": "iterations"}
+
+
+def _common_options(state: dict[str, Tensor], config: Config) -> dict[str, Any]:
     return {
-        "landmarks": config.get("num_landmarks", config.get("n_landmarks", 256)),
-        "iterations": config.get("pinv_iterations", 6),
-        "queries": state["query.weight"].shape[0],
-        "attention": state["attention.value.weight"].shape[0],
+        "queries": len(state["query.weight"]),
+        "attention": len(state["attention.value.weight"]),
         "gated": "attention.gate.weight" in state,
+        **options_of(config, _WORDS),
     }
 
 
 register_official(
     "camil",
-    weight_names(("camil_self_attention.qk_nn", "camil_self_attention.v_nn", "classifier")),
+    ("camil_self_attention.qk_nn", "camil_self_attention.v_nn", "classifier"),
     _convert_paper,
     unused=("nystrom_transformer_layer.norm2",),  # the norm of the MLP, which most models lack
 )
 register_official(
     "camil",
-    {"encoder.nyst_att.to_qkv.kernel", "encoder.custom_att.wq", "attcls.v", "class_fc.kernel"},
+    (),
     _convert_official,
+    names=("encoder.nyst_att.to_qkv.kernel", "encoder.custom_att.wq", "attcls.v", "class_fc.kernel"),
 )

@@ -31,7 +31,7 @@ from asmil.models.base import Loss, Output, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss, smooth_svm
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -163,13 +163,8 @@ def percentiles(scores: Tensor) -> Tensor:
 
 UNUSED_LOSS = ("instance_loss_fn",)
 """Constants of the smooth SVM loss, which CLAM itself leaves out when it loads a checkpoint."""
-_WORDS = {
-    "k_sample": "k_sample",
-    "bag_weight": "bag_weight",
-    "subtyping": "subtyping",
-    "inst_loss": "instance_loss",
-    "bag_loss": "bag_loss",
-}
+SAME_WORDS = {word: word for word in ("k_sample", "bag_weight", "subtyping")}
+_WORDS = SAME_WORDS | {"inst_loss": "instance_loss", "bag_loss": "bag_loss"}
 """Official words, and our options."""
 
 
@@ -203,14 +198,11 @@ def _register_layout(layers: dict[str, str], branches: bool) -> None:
         for leaf in ("weight", "bias"):
             rows = [tensors[f"classifiers.{c}.{leaf}"] for c in range(n_classes)] if branches else None
             state[f"head.{leaf}"] = tensors[f"classifiers.{leaf}"] if rows is None else torch.cat(rows)
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        hidden = len(state["attention.value.weight"])
-        options = {"inner": inner, "attention": hidden, "gated": "attention.gate" in layers}
-        options |= {option: config[word] for word, option in _WORDS.items() if config.get(word) is not None}
-        return in_features, n_classes, options, state
+        attention, gated = len(state["attention.value.weight"]), "attention.gate" in layers
+        return converted(state, attention=attention, gated=gated, **options_of(config, _WORDS))
 
-    required = weight_names((*layers.values(), head, "instance_classifiers.0"))
-    register_official("clam_mb" if branches else "clam_sb", required, convert, unused=UNUSED_LOSS)
+    identifying = (*layers.values(), head, "instance_classifiers.0")
+    register_official("clam_mb" if branches else "clam_sb", identifying, convert, unused=UNUSED_LOSS)
 
 
 for _layers in clam_layouts():

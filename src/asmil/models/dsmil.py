@@ -31,7 +31,7 @@ from asmil.models.blocks.dual_stream import (
     Prediction,
     Query,
     from_official,
-    official_names,
+    official_layers,
     two_stream_loss,
     two_stream_output,
 )
@@ -117,18 +117,16 @@ class DSMIL(MILModel):
         return two_stream_loss(outputs, targets, task, self.config.loss)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        del kind
         return self.predicted_attention(output)
 
 
 def _register_layout(query: tuple[str, ...]) -> None:
     def convert(tensors: Tensors, config: Config) -> Converted:
-        del config
         options, state = from_official(tensors, query)
         n_outputs, in_features = state["streams.instance.weight"].shape
         return in_features, n_outputs, options, state
 
-    register_official("dsmil", official_names(query), convert)
+    register_official("dsmil", official_layers(query), convert)
 
 
 _register_layout(LINEAR_QUERY)

@@ -44,7 +44,7 @@ from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.mhim_maskable import AttentionEncoder, MHIMConfig, Network
 from asmil.models.mhim_masking import Mask, MaskRatios, choose_masked, cosine
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
 from asmil.tasks.base import Task
@@ -254,7 +254,6 @@ class MHIM(PureMHIM):
 
     def _start_from(self, pure: MILModel, bags: Iterable[Bag]) -> None:
         """Copy the network that was trained alone to the teacher, and its embedding to the student."""
-        del bags
         assert isinstance(pure, PureMHIM)
         self.teacher.load_state_dict({**self.teacher.state_dict(), **pure.network.state_dict()})
         self.network.embedding.load_state_dict(pure.network.embedding.state_dict())
@@ -263,7 +262,6 @@ class MHIM(PureMHIM):
         self.step, self.steps = step, steps
 
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
-        del bag, target
         if self.network.merge is not None:
             self.network.merge.follow(output.extras["merged_tokens"], self.config.merge_momentum)
         move_towards(self.teacher, self.network, self.teacher_momentum())
@@ -372,12 +370,12 @@ def _merge_state(tensors: Tensors, heads: int) -> tuple[dict[str, Any], dict[str
 
 def _asked(config: Config) -> dict[str, Any]:
     """Our options for the words of an official configuration; of masking stages it names, the others are off."""
-    masks = {MASK_WORDS[word]: config[word] for word in MASK_WORDS if config.get(word) is not None}
+    masks = options_of(config, MASK_WORDS)
     if masks:
         masks = NOTHING_MASKED | masks
         # 0 is the class's default, with which it can only run where nothing high is masked.
         masks["high_share"] = masks["high_share"] or 1.0
-    return masks | {OTHER_WORDS[word]: config[word] for word in OTHER_WORDS if config.get(word) is not None}
+    return masks | options_of(config, OTHER_WORDS)
 
 
 def _register_layout(version: int, base: str) -> None:
@@ -395,11 +393,11 @@ def _register_layout(version: int, base: str) -> None:
         n_outputs = len(tensors["online_encoder.i_classifier.0.weight" if base == "dsmil" else "predictor.weight"])
         network = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
         state = {f"{role}.{name}": tensor for role in ("network", "teacher") for name, tensor in network.items()}
-        return in_features, n_outputs, {"version": version, "base": base, "inner": inner, **options, **asked}, state
+        options |= {"version": version, "base": base, "inner": inner}
+        return converted(state, in_features, n_outputs, **options, **asked)
 
     # the official class has a predictor that it does not call for DSMIL
-    required = weight_names((embedding, *ENCODERS[base].values()))
-    register_official("mhim", required, convert, unused=(*COPIES, "predictor"))
+    register_official("mhim", (embedding, *ENCODERS[base].values()), convert, unused=(*COPIES, "predictor"))
 
 
 for _version in EMBEDDINGS:

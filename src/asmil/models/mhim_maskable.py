@@ -249,7 +249,6 @@ class TransformerEncoder(nn.Module):
         return self._scores(self.layer2.norm(self._after_first(embedded)))
 
     def forward(self, embedded: Tensor, normalizer: Normalizer) -> Output:
-        del normalizer
         tokens = self._after_first(embedded)
         normed, attention = self.layer2.norm(tokens), self.layer2.attention
         extras = {}
@@ -262,7 +261,6 @@ class TransformerEncoder(nn.Module):
         return Output(self.head(feature), self._scores(normed), feature, extras=extras)
 
     def teach(self, embedded: Tensor, normalizer: Normalizer, class_aware: bool) -> tuple[Tensor, Tensor]:
-        del normalizer
         tokens = torch.cat([self.class_token, embedded])
         normed = self.layer1.norm(tokens)
         update, row = self.layer1.attention.with_row_weights(normed, CLASS_TOKEN)
@@ -319,7 +317,6 @@ class DualStreamEncoder(nn.Module):
         return two_stream_output(attended, pooled, self.head(pooled.flatten()), "mean")
 
     def teach(self, embedded: Tensor, normalizer: Normalizer, class_aware: bool) -> tuple[Tensor, Tensor]:
-        del class_aware
         attended, pooled = self.streams(embedded, normalizer)
         return pooled, attended.instance_logits.amax(dim=1).unsqueeze(0)
 

@@ -25,7 +25,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.layers import Activation, start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
@@ -181,32 +181,31 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     mlp = "cross.attention.phi.2.weight" in state
     if not mlp:
         state["cross.attention.phi"] = tensors[f"{encoder}.cr_msa.attn.phi"]
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    epeg = state.get("regional.0.attention.attention.epeg.weight")
-    feed = state.get("cross.feed.widen.weight")
-    options = {
-        "inner": inner,
-        "activation": str(config.get("act", "relu")).lower(),
-        "layers": regional + 1,
-        "heads": config.get("n_heads", config.get("num_heads", 8)) if epeg is None else epeg.shape[0],
-        "region_num": config.get("region_num", 8),
-        "region_size": config.get("region_size") or None,
-        "min_region_num": config.get("min_region_num", 0),
-        "min_region_ratio": config.get("min_region_ratio", 0.0),
-        "epeg_k": 0 if epeg is None else epeg.shape[2],
-        "crmsa_k": state["cross.attention.phi.2.weight"].shape[0] if mlp else state["cross.attention.phi"].shape[1],
-        "crmsa_heads": config.get("crmsa_heads", 8),
-        "crmsa_mlp": mlp,
-        "all_shortcut": config.get("all_shortcut", False),
-        "ffn": feed is not None,
-        "ffn_ratio": 4.0 if feed is None else feed.shape[0] / inner,
-        "ffn_activation": config.get("ffn_act", "gelu"),
-        "attention": state["attention.value.weight"].shape[0],
-        "attention_activation": config.get("da_act", "relu"),
-        "attention_bias": "attention.value.bias" in state,
-        "gated": gated,
-    }
-    return in_features, state["head.weight"].shape[0], options, state
+    options = {"attention_activation": "relu", **options_of(config, _WORDS)}
+    options["activation"] = str(config.get("act", "relu")).lower()
+    options["region_size"] = config.get("region_size") or None
+    if (epeg := state.get("regional.0.attention.attention.epeg.weight")) is not None:
+        options["heads"] = len(epeg)
+    if (feed := state.get("cross.feed.widen.weight")) is not None:
+        options |= {"ffn": True, "ffn_ratio": len(feed) / feed.shape[1]}
+    return converted(
+        state,
+        layers=regional + 1,
+        epeg_k=0 if epeg is None else epeg.shape[2],
+        crmsa_k=len(state["cross.attention.phi.2.weight"]) if mlp else state["cross.attention.phi"].shape[1],
+        crmsa_mlp=mlp,
+        attention=len(state["attention.value.weight"]),
+        attention_bias="attention.value.bias" in state,
+        gated=gated,
+        **options,
+    )
 
 
-register_official("r2t", weight_names(("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor")), _convert)
+_SAME_WORDS = ("region_num", "min_region_num", "min_region_ratio", "crmsa_heads", "all_shortcut")
+_WORDS = {word: word for word in _SAME_WORDS} | {
+    "num_heads": "heads",
+    "n_heads": "heads",
+    "ffn_act": "ffn_activation",
+    "da_act": "attention_activation",
+}
+register_official("r2t", ("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor"), _convert)

@@ -31,7 +31,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 CLASS_TOKEN = 0
@@ -198,12 +198,8 @@ CONFIG_WORDS = {
 def _convert(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, LAYERS)
     state["class_token"] = tensors["cls_token"].flatten(0, 1)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options = {"inner": inner, "heads": state["layer1.attention.residual.weight"].shape[0]}
-    for word, option in CONFIG_WORDS.items():
-        if config.get(word) is not None:
-            options[option] = int(config[word])
-    return in_features, state["head.weight"].shape[0], options, state
+    options = {option: int(value) for option, value in options_of(config, CONFIG_WORDS).items()}
+    return converted(state, heads=len(state["layer1.attention.residual.weight"]), **options)
 
 
-register_official("transmil", {"cls_token"} | weight_names(LAYERS.values()), _convert)
+register_official("transmil", LAYERS.values(), _convert, names=("cls_token",))

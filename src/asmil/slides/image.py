@@ -112,7 +112,6 @@ class SlideImage(ABC):
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
         """(width, height) of the tiles in which the file stores a level; None if it does not store tiles."""
-        del level
         return None
 
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
@@ -121,7 +120,6 @@ class SlideImage(ABC):
         None unless the file stores the level as JPEG tiles. The last tiles of a row or column may extend beyond the
         level.
         """
-        del level, column, row
         return None
 
     @property

@@ -18,6 +18,8 @@ from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.tile_passes import one_pass, relu_dropout
 
 MLP_HIDDEN = 256
+UNUSED_NORM = ("dimreduction.bn",)
+"""A batch norm that a published embedding class contains and never calls."""
 Layers = Literal[0, 1, 2, 3]
 LAYERS_TEXT = (
     "0: the features as they are; 1: one layer; 2: two of the same width (small-bag benchmarks); "
