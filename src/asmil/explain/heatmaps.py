@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from shapely.geometry import MultiPolygon
 
 from asmil.engine.jobs import Engine, Place, Progress, made_progress
-from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.caveats import Caveats
@@ -28,12 +25,12 @@ from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.slide_maps import SlideMaps, maps_of_runs, maps_of_scores
 from asmil.explain.tile_map import SlideFrame, slide_frame
-from asmil.files import replacing
 from asmil.runs.run import Run
 from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
-from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.slides.annotations import regions_on_slide
+from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
@@ -63,7 +60,6 @@ class SlideOutlines:
 
 
 TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
-SAVE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -157,40 +153,28 @@ def draw_heatmaps(
     if plan.annotations is not None:
         wanted |= {"annotations": str(plan.annotations.source), "mask_value": plan.annotations.mask_value}
     claim_folder(plan.out / SETTINGS, wanted, "heat maps", done_before.again)
-    rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
-    records = RecordFile(plan.out)
-    known, made_from = records.read(), plan.made_from()
+    table, made_from = FinishedRows(plan.out / TABLE, HeatmapRow), plan.made_from()
     kept: set[str] = set()
     for slide in slides:
-        row, record = rows.get(slide.name), known.get(slide.name)
+        row, record = table.rows.get(slide.name), table.records.get(slide.name)
         if row is None or not all((plan.out / name).is_file() for name in row.files.split(";")):
             continue
         if keeps(done_before, slide.name, record, partial(made_from, slide)):
             kept.add(slide.name)
     done_before.refuse(plan.out)
-    known |= {slide.name: made_from(slide).refreshed(known[slide.name]) for slide in slides if slide.name in kept}
+    for slide in slides:
+        if slide.name in kept:
+            table.records[slide.name] = made_from(slide).refreshed(table.records[slide.name])
     to_do = [slide for slide in slides if slide.name not in kept]
-    for slide in to_do:
-        rows.pop(slide.name, None)
-    failures, saved_at, already_done = [], time.monotonic(), len(slides) - len(to_do)
-    try:
-        with closing(engine.run(plan, to_do)) as outcomes:
-            for done, outcome in enumerate(outcomes, start=already_done + 1):
+    failures, already_done = [], len(slides) - len(to_do)
+    with closing(table.run(engine, plan, to_do)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=already_done + 1):
+            if outcome.result is None:
                 name, error = outcome.job.name, str(outcome.error)
-                if outcome.result is not None:
-                    rows[name], known[name] = outcome.result
-                else:
-                    failures.append(error if name in error else f"{name}: {error}")
-                if time.monotonic() - saved_at > SAVE_EVERY_S:
-                    records.write(known)
-                    _write_rows(plan.out / TABLE, rows)
-                    saved_at = time.monotonic()
-                if progress is not None:
-                    progress(done, len(slides))
-    finally:
-        records.write(known)  # first: rows without a record are those of earlier versions
-        _write_rows(plan.out / TABLE, rows)
-    drawn = tuple(rows[slide.name] for slide in slides if slide.name in rows)
+                failures.append(error if name in error else f"{name}: {error}")
+            if progress is not None:
+                progress(done, len(slides))
+    drawn = tuple(table.rows[slide.name] for slide in slides if slide.name in table.rows)
     return HeatmapResult(drawn, tuple(sorted(failures)), already_done, plan.alarms)
 
 
@@ -267,20 +251,3 @@ def _write_qupath(
     write_tiles(tiles, frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
     write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin, caveats)
     return [tiles, regions]
-
-
-def _read_rows(path: Path) -> list[HeatmapRow]:
-    if not path.is_file():
-        return []
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        records = [{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")]
-        return [HeatmapRow(**{**row, "tiles": int(row["tiles"])}) for row in records]  # type: ignore[arg-type]
-    except (ValueError, KeyError, TypeError) as error:
-        raise AsmilError(f"{path}: the table cannot be read ({error}); remove it to draw all slides again") from None
-
-
-def _write_rows(path: Path, rows: Mapping[str, HeatmapRow]) -> None:
-    columns = list(HeatmapRow.__dataclass_fields__)
-    with replacing(path) as partial:
-        pd.DataFrame([vars(rows[name]) for name in sorted(rows)], columns=columns).to_csv(partial, index=False)

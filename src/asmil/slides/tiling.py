@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
 from asmil.slides.clam_grid import clam_coordinates
-from asmil.slides.image import Pixels, Resolution, SlideImage, choose_level, true_downsamples
+from asmil.slides.image import Pixels, Resolution, SlideImage, choose_level
 from asmil.slides.pixel_regions import SUBPIXEL, resize, stretch
 from asmil.slides.settings import TilingConfig, TissueConfig
 from asmil.slides.tissue.clam import saturation
@@ -128,9 +128,8 @@ class TileReader:
         self.image = image
         self.tile_px_level0 = tile_px_level0
         self.tile_px = tile_px
-        downsamples = true_downsamples(image.level_sizes)
-        self.level = choose_level(downsamples, tile_px_level0 / tile_px)
-        self._downsample = downsamples[self.level]
+        self.level = choose_level(image.downsamples, tile_px_level0 / tile_px)
+        self._downsample = image.downsamples[self.level]
 
     def groups(self, coords: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Groups of tile indices to be read together, each tile once.

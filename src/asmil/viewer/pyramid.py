@@ -17,11 +17,11 @@ import imagecodecs
 import numpy as np
 
 from asmil.errors import AsmilError
-from asmil.slides.image import Pixels, SlideImage, true_downsamples
+from asmil.slides.byte_cache import ByteCache
+from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.openslide_image import CACHE_BYTES as SEGMENTS_BYTES
 from asmil.slides.overview import read_reduced
 from asmil.slides.pixel_regions import resize
-from asmil.slides.tiff_image import SegmentCache
 
 TILE_PX = 512
 """Tile size of levels without stored tiles, or with tiles that are too small or too large for a browser."""
@@ -73,7 +73,7 @@ class TilePyramid:
     def __init__(self, image: SlideImage) -> None:
         self.image = image
         self.levels = served_levels(image)
-        self._cache = SegmentCache(CACHE_BYTES)
+        self._cache = ByteCache[Pixels](CACHE_BYTES)
         self._kept: dict[tuple[int, int, int], Pixels] = {}
         self._averaging = RLock()
 
@@ -175,7 +175,7 @@ class TilePyramid:
 
     def region(self, x: int, y: int, side: int, wanted_px: int) -> bytes:
         """A square of `side` level-0 pixels as a JPEG of about `wanted_px` pixels, never enlarged."""
-        downsamples = true_downsamples(self.image.level_sizes)
+        downsamples = self.image.downsamples
         fitting = [n for n, by in enumerate(downsamples) if side / max(by) >= min(wanted_px, side)]
         level = max(fitting, default=0)
         by_x, by_y = downsamples[level]
@@ -201,8 +201,7 @@ class TilePyramid:
 def served_levels(image: SlideImage) -> tuple[ServedLevel, ...]:
     """The file's levels, each coarser than the one before, and computed ones until a level is small."""
     levels: list[ServedLevel] = []
-    downsamples = true_downsamples(image.level_sizes)
-    for number, ((width, height), downsample) in enumerate(zip(image.level_sizes, downsamples, strict=True)):
+    for number, ((width, height), downsample) in enumerate(zip(image.level_sizes, image.downsamples, strict=True)):
         if levels and width >= levels[-1].width:
             continue
         tile_width, tile_height = _tile_size(image.stored_tile_size(number))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -115,45 +112,3 @@ class Failure:
 
     slide: str
     reason: str
-
-
-COLUMNS = tuple(field.name for field in fields(SurveyRow))
-
-
-def rows_to_csv(rows: Iterable[SurveyRow]) -> str:
-    """The table as text, ordered by slide."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in sorted(rows, key=lambda row: row.slide))
-    return text.getvalue()
-
-
-def read_rows(path: Path) -> list[SurveyRow]:
-    """The rows of a table written by `rows_to_csv`; empty if it does not exist."""
-    if not path.is_file():
-        return []
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [_row(cells) for cells in csv.DictReader(file)]
-    except (KeyError, ValueError, TypeError) as error:
-        raise AsmilError(
-            f"{path}: this table was not written by this command ({error}); remove it to process its slides again"
-        ) from None
-
-
-def _row(cells: dict[str, str]) -> SurveyRow:
-    return SurveyRow(
-        slide=cells["slide"],
-        width_px=int(cells["width_px"]),
-        height_px=int(cells["height_px"]),
-        mpp=float(cells["mpp"]) if cells["mpp"] else None,
-        mpp_source=cells["mpp_source"],
-        method=cells["method"],
-        threshold=float(cells["threshold"]),
-        tissue_share=float(cells["tissue_share"]),
-        tissue_mm2=float(cells["tissue_mm2"]) if cells["tissue_mm2"] else None,
-        regions=int(cells["regions"]),
-        tiles=int(cells["tiles"]) if cells["tiles"] else None,
-        notes=cells["notes"],
-    )
