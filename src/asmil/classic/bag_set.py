@@ -33,12 +33,10 @@ class BagSet:
 
     @property
     def n_bags(self) -> int:
-        """B."""
         return len(self.label)
 
     @property
     def n_features(self) -> int:
-        """D."""
         return int(self.features.shape[1])
 
     def bags(self) -> list[Floats32]:

@@ -76,7 +76,6 @@ class ClassicWorker:
     sets: Mapping[str, BagSet]
 
     def __call__(self, place: Place) -> Worker:
-        """A worker."""
         return self._work
 
     def _work(self, job: Job) -> dict[str, Any]:

@@ -52,12 +52,10 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """What the row is called."""
         return self.method if self.preset == "paper" or self.config is None else f"{self.method} ({self.preset})"
 
     @property
     def file_name(self) -> str:
-        """The name as a part of file names."""
         return self.method if self.preset == "paper" or self.config is None else f"{self.method}-{self.preset}"
 
     def settings(self) -> dict[str, Any]:

@@ -109,7 +109,6 @@ class Faithfulness:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
         return self.path.resolve().name
 
 

@@ -67,8 +67,8 @@ class TileMap:
 def slide_frame(
     slide: str,
     coords: npt.ArrayLike | None,
-    info: FeatureInfo | None,
-    image: SlideImage | None,
+    info: FeatureInfo | None = None,
+    image: SlideImage | None = None,
     mpp: float | None = None,
     tile_px: float | None = None,
 ) -> SlideFrame:
@@ -89,7 +89,17 @@ def slide_frame(
     tile_px = tile_px or (common_step(corners) if info is None else info.tile_side_level0(mpp))
     if tile_px is None:
         raise AsmilError(f"{slide}: the side of its tiles at level 0 is unknown; give it with --tile-px")
-    return framed(slide, corners, tile_px, info, image, mpp)
+    stated = None
+    if info is not None and info.slide_width_px and info.slide_height_px:
+        stated = (info.slide_width_px, info.slide_height_px)
+    extent = np.ceil(corners.max(axis=0) + tile_px).astype(int)
+    size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
+    if image is not None:
+        _refuse_other_size(slide, image, stated, corners, tile_px)
+    mpp = mpp or (info.mpp if info is not None else None)
+    if mpp is None and image is not None and image.resolution is not None:
+        mpp = image.resolution.mpp
+    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
 
 
 def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
@@ -123,28 +133,6 @@ def read_frame(
             )
         coords = coords / mpp
     return slide_frame(slide, coords, info, image, mpp)
-
-
-def framed(
-    slide: str,
-    corners: npt.NDArray[np.int64],
-    tile_px: float,
-    info: FeatureInfo | None = None,
-    image: SlideImage | None = None,
-    mpp: float | None = None,
-) -> SlideFrame:
-    """The frame of tiles with a known side; an image that the tiles do not fit is refused."""
-    stated = None
-    if info is not None and info.slide_width_px and info.slide_height_px:
-        stated = (info.slide_width_px, info.slide_height_px)
-    extent = np.ceil(corners.max(axis=0) + tile_px).astype(int)
-    size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
-    if image is not None:
-        _refuse_other_size(slide, image, stated, corners, tile_px)
-    mpp = mpp or (info.mpp if info is not None else None)
-    if mpp is None and image is not None and image.resolution is not None:
-        mpp = image.resolution.mpp
-    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
 
 
 def _refuse_other_size(

@@ -49,7 +49,6 @@ class RunGraph(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """The names of what `forward` returns."""
         return ["logits", *["probabilities"] * self.has_probabilities, *["heatmap"] * self.has_tile_map]
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:

@@ -86,7 +86,6 @@ class SlideEncoderPlan:
         return encode
 
     def load(self, device: torch.device) -> Any:
-        """The encoder, on a device."""
         encoder = imported(self.encoder)
         return encoder.eval().requires_grad_(False).to(device) if isinstance(encoder, nn.Module) else encoder
 

@@ -46,7 +46,6 @@ class FeatureFolder:
     path: Path
 
     def features(self, slide: str) -> Path:
-        """The feature file of a slide."""
         return file_in(self.path, slide, ".h5")
 
     def picture(self, slide: str) -> Path:

@@ -113,7 +113,6 @@ class SlideWorker:
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="asmil-tiles")
 
     def close(self) -> None:
-        """End the threads."""
         self._readers.shutdown(cancel_futures=True)
         self._batcher.close()
 

@@ -35,7 +35,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
-from asmil.models.blocks.layers import tile_by_tile
+from asmil.models.blocks.layers import start_linear, tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.nystrom import NystromAttention, ValueResidual
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -118,7 +118,7 @@ class CAMIL(MILModel):
         )
         self.head = nn.Linear(width, n_outputs)
         if self.is_official:
-            self.apply(_start_like_keras)
+            start_linear(self, nn.init.xavier_uniform_)  # as in Keras
 
     def _nystrom(self, width: int) -> NystromAttention:
         config = self.config
@@ -205,13 +205,6 @@ class CAMIL(MILModel):
         if kind == "neighbors":
             return torch.softmax(output.extras["neighbor_scores"], dim=0)
         return super().draw_tile_map(output, kind)
-
-
-def _start_like_keras(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def paper_similarity(features: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:

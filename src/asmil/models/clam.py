@@ -69,6 +69,7 @@ class CLAM(AttentionPoolModel):
     config_type = CLAMConfig
     map_kinds = ("attention", "percentile")
     label_routes_gradients = True
+    maps_predicted_class = True
     config: CLAMConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig, rows: int) -> None:
@@ -112,7 +113,7 @@ class CLAM(AttentionPoolModel):
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         if kind == "percentile":
             return percentiles(predicted_row(output)[0])
-        return self.predicted_attention(output)
+        return super().draw_tile_map(output, kind)
 
 
 @register(

@@ -42,7 +42,7 @@ from asmil.models.attention_pool import RunningPool
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
-from asmil.models.blocks.layers import start_xavier
+from asmil.models.blocks.layers import start_linear
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.clam import SAME_WORDS, UNUSED_LOSS, clam_layouts
@@ -123,6 +123,7 @@ class HDMIL(MILModel):
     config_type = HDMILConfig
     score_axes = ("class",)
     map_kinds = ("attention", "kept")
+    maps_predicted_class = True
     config: HDMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: HDMILConfig) -> None:
@@ -135,7 +136,7 @@ class HDMIL(MILModel):
         self.mask = GumbelMask(TEMPERATURE)
         self.heads = nn.ModuleList(ChebyshevKAN(width, 1, config.degree) for _ in range(n_outputs))
         self.cluster_heads = nn.ModuleList(ChebyshevKAN(width, 2, config.degree) for _ in range(n_outputs))
-        start_xavier(self)
+        start_linear(self)
         self.lipn: TinyMobileNet | None = None
         if config.lipn:
             # its own stage trains this model, with a DMIN that is trained already
@@ -251,7 +252,7 @@ class HDMIL(MILModel):
         if kind == "kept":
             mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)
             return self.kept_weights(predicted_row(output), mask)[0]
-        return self.predicted_attention(output)
+        return super().draw_tile_map(output, kind)
 
     def stages(self) -> list[Stage]:
         if self.lipn is None:

@@ -47,6 +47,7 @@ from asmil.models.mhim_masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
+from asmil.models.transmil import encoder_layers
 from asmil.tasks.base import Task
 
 TRAINED_LOGITS = ("bag_logits", "max_logits")
@@ -65,6 +66,7 @@ class PureMHIM(AttentionPoolModel):
         super().__init__(in_features, n_outputs, config)
         self.network = Network(in_features, n_outputs, config, merges)
         self.merges_at_test = merges and config.merge_test
+        self.maps_predicted_class = config.base == "dsmil"
 
     @property
     def normalizer_built_in(self) -> bool:
@@ -113,10 +115,8 @@ class PureMHIM(AttentionPoolModel):
             raise AsmilError(
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
-        if self.config.base == "dsmil":
-            return self.predicted_attention(output)
         attention = super().draw_tile_map(output, kind)
-        if self.config.base == "abmil":
+        if self.config.base != "transmil":
             return attention
         return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)
 
@@ -283,31 +283,13 @@ def move_towards(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
 
 
 EMBEDDINGS = {1: "patch_to_emb.0", 2: "feature.0"}
-_LAYER = {
-    "norm": "norm",
-    "attention.to_qkv": "attn.to_qkv",
-    "attention.to_out": "attn.to_out.0",
-    "attention.residual": "attn.res_conv",
-}
 ENCODERS: Mapping[str, Mapping[str, str]] = {
     "abmil": {
         "attention.value": "online_encoder.attention.attention.0",
         "attention.weight": "online_encoder.attention.attention.2",
         "head": "predictor",
     },
-    "transmil": {
-        **{
-            f"{layer}.{ours}": f"online_encoder.{layer}.{theirs}"
-            for layer in ("layer1", "layer2")
-            for ours, theirs in _LAYER.items()
-        },
-        **{
-            f"position.convolutions.{i}": f"online_encoder.pos_embedding.{name}"
-            for i, name in enumerate(("proj", "proj1", "proj2"))
-        },
-        "norm": "online_encoder.norm",
-        "head": "predictor",
-    },
+    "transmil": {**encoder_layers("online_encoder.", "pos_embedding"), "head": "predictor"},
     "dsmil": {
         "streams.instance": "online_encoder.i_classifier.0",
         "streams.query.0": "online_encoder.b_classifier.q.0",

@@ -22,7 +22,7 @@ from asmil.attention.normalizers import Normalizer
 from asmil.models.base import Output
 from asmil.models.blocks.dual_stream import DualStream, two_stream_output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import Activation, start_xavier
+from asmil.models.blocks.layers import Activation, start_linear
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
 from asmil.models.blocks.position import PyramidPosition
 from asmil.models.blocks.randomness import Dropout
@@ -341,8 +341,8 @@ class Network(nn.Module):
         self.merge: TokenMerge | None = None
         if merges:
             self.merge = TokenMerge(width, config.merge_k, config.merge_heads, config.merge_head_width)
-        start_xavier(self.embedding)
+        start_linear(self.embedding)
         # The head of the dual stream is a convolution in the official code, and starts like one.
-        start_xavier(self.encoder.streams if isinstance(self.encoder, DualStreamEncoder) else self.encoder)
+        start_linear(self.encoder.streams if isinstance(self.encoder, DualStreamEncoder) else self.encoder)
         if self.merge is not None:
-            start_xavier(self.merge)
+            start_linear(self.merge)

@@ -29,7 +29,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import start_xavier
+from asmil.models.blocks.layers import start_linear
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
@@ -71,7 +71,7 @@ class PoolingModel(MILModel):
         self.embedding = TileEmbedding(in_features, config, activation=config.activation, dropout=config.dropout)
         self.head = nn.Linear(self.embedding.width, n_outputs)
         if config.level != "tile":
-            start_xavier(self)
+            start_linear(self)
 
     @property
     def can_stream(self) -> bool:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import Activation, start_xavier
+from asmil.models.blocks.layers import Activation, start_linear
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
@@ -84,7 +84,13 @@ class R2T(MILModel):
             in_features, config, default_width=WIDTH, activation=config.activation, dropout=config.dropout
         )
         width = self.embedding.width
-        _refuse_misfits(width, config)
+        refuse_uneven(width, config.heads)
+        refuse_uneven(width, config.crmsa_heads, "crmsa_heads")
+        if config.epeg_k and config.epeg_k % 2 == 0:
+            raise AsmilError(
+                f"model.epeg_k = {config.epeg_k}: an even kernel has no middle; choose {config.epeg_k - 1} or "
+                f"{config.epeg_k + 1}, or 0 for none"
+            )
         heads, dropout = (config.heads, config.crmsa_heads), config.layer_dropout
         folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
         self.regional = nn.Sequential(
@@ -105,7 +111,7 @@ class R2T(MILModel):
             activation=config.attention_activation,
         )
         self.head = nn.Linear(width, n_outputs)
-        start_xavier(self)
+        start_linear(self)
 
     def reembed(self, bag: Bag) -> Tensor:
         """The tiles after the encoder, N x I: what the pooling reads."""
@@ -121,21 +127,6 @@ class R2T(MILModel):
         scores = self.attention(tiles)
         embedding = (self.normalizer(scores).to(tiles.dtype) @ tiles).squeeze(0)
         return Output(self.head(embedding), scores, embedding)
-
-
-def _refuse_misfits(width: int, config: R2TConfig) -> None:
-    for option in ("heads", "crmsa_heads"):
-        heads = getattr(config, option)
-        if width % heads:
-            raise AsmilError(
-                f"an embedding of width {width} cannot be shared out over model.{option} = {heads}; "
-                f"choose model.inner as a multiple of the heads"
-            )
-    if config.epeg_k and config.epeg_k % 2 == 0:
-        raise AsmilError(
-            f"model.epeg_k = {config.epeg_k}: an even kernel has no middle; choose {config.epeg_k - 1} or "
-            f"{config.epeg_k + 1}, or 0 for none"
-        )
 
 
 def _layer(attention: nn.Module, width: int, config: R2TConfig) -> RegionalLayer:

@@ -57,6 +57,7 @@ class RGMIL(MILModel):
 
     config_type = RGMILConfig
     score_axes = ("stream",)
+    maps_predicted_class = True
     config: RGMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: RGMILConfig) -> None:
@@ -82,10 +83,6 @@ class RGMIL(MILModel):
     @property
     def classifies_tiles(self) -> bool:
         return True
-
-    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """The attention of the stream of the predicted class."""
-        return self.predicted_attention(output)
 
     def _columns(self) -> Tensor:
         """M x C, what turns an embedded tile or bag into logits: R for two outputs, else the margins' directions."""

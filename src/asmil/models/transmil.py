@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
@@ -96,11 +96,6 @@ class TransMIL(MILModel):
         normed = self.layer2.norm(self._after_position(self._tokens(bag)))
         return self._scores(normed, len(bag))
 
-    def encode(self, bag: Bag) -> Tensor:
-        """The class token's feature, which the head classifies."""
-        tokens = self._after_position(self._tokens(bag))
-        return self._feature(tokens, self.layer2.attention.row(self.layer2.norm(tokens), CLASS_TOKEN))
-
     def forward(self, bag: Bag) -> Output:
         tokens = self._after_position(self._tokens(bag))
         normed = self.layer2.norm(tokens)
@@ -157,11 +152,7 @@ class TransMIL(MILModel):
 
 
 def _attention(width: int, config: TransMILConfig) -> NystromAttention:
-    if width % config.heads:
-        raise AsmilError(
-            f"tokens of width {width} cannot be split into model.heads = {config.heads}; "
-            "set model.inner to a multiple of model.heads"
-        )
+    refuse_uneven(width, config.heads)
     if config.landmarks is None and width % 2:
         raise AsmilError(
             f"tokens of width {width} have no half to be the number of landmarks; "
@@ -171,24 +162,22 @@ def _attention(width: int, config: TransMILConfig) -> NystromAttention:
     return NystromAttention(width, config.heads, landmarks, iterations=config.iterations, dropout=config.dropout)
 
 
-LAYERS = {
-    "embedding.layers.0": "_fc1.0",
-    **{f"position.convolutions.{i}": f"pos_layer.{name}" for i, name in enumerate(("proj", "proj1", "proj2"))},
-    **{
-        f"{layer}.{ours}": f"{layer}.{theirs}"
-        for layer in ("layer1", "layer2")
-        for ours, theirs in {
-            "norm": "norm",
-            "attention.to_qkv": "attn.to_qkv",
-            "attention.to_out": "attn.to_out.0",
-            "attention.residual": "attn.res_conv",
-        }.items()
-    },
-    "norm": "norm",
-    "head": "_fc2",
-}
+def encoder_layers(prefix: str, position: str) -> dict[str, str]:
+    """The official names of both layers, the position block and the norm, by our names.
+
+    prefix: of all names; position: the name of the position block
+    """
+    layer = {"norm": "norm", "attention.to_qkv": "attn.to_qkv", "attention.to_out": "attn.to_out.0"}
+    layer["attention.residual"] = "attn.res_conv"
+    convolutions = enumerate(("proj", "proj1", "proj2"))
+    return {
+        **{f"{name}.{ours}": f"{prefix}{name}.{layer[ours]}" for name in ("layer1", "layer2") for ours in layer},
+        **{f"position.convolutions.{i}": f"{prefix}{position}.{name}" for i, name in convolutions},
+        "norm": f"{prefix}norm",
+    }
 
 
+LAYERS = {"embedding.layers.0": "_fc1.0", "head": "_fc2", **encoder_layers("", "pos_layer")}
 CONFIG_WORDS = {
     **dict.fromkeys(("landmarks", "n_landmarks", "num_landmarks"), "landmarks"),
     **dict.fromkeys(("iterations", "n_iterations", "pinv_iterations"), "iterations"),

@@ -164,7 +164,6 @@ class SegmentGrid(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Total number of tiles or strips."""
         return self.across * self.down * self.planes
 
 

@@ -77,11 +77,9 @@ class Viewer:
         self._tables: dict[int, tuple[str, RunTable]] = {}
 
     def close(self) -> None:
-        """Close all slides."""
         self._slides.close()
 
     def routes(self) -> list[Route]:
-        """Every address that is answered."""
         return [
             Route("/", self._page),
             Route("/{name:str}", self._page),

@@ -58,12 +58,10 @@ class ServedLevel:
 
     @property
     def across(self) -> int:
-        """Tiles in a row."""
         return -(-self.width // self.tile_width)
 
     @property
     def down(self) -> int:
-        """Tiles in a column."""
         return -(-self.height // self.tile_height)
 
 
@@ -91,7 +89,6 @@ class TilePyramid:
 
     @property
     def _coarsest(self) -> ServedLevel:
-        """The coarsest level of the file."""
         return next(level for level in reversed(self.levels) if level.file_level is not None)
 
     def _read_for_whole(self) -> int:
@@ -106,7 +103,6 @@ class TilePyramid:
         return level.width * level.height * (level.across if is_read_again else 1)
 
     def has(self, level: int, column: int, row: int) -> bool:
-        """Whether there is such a tile."""
         if not 0 <= level < len(self.levels):
             return False
         served = self.levels[level]
@@ -161,13 +157,11 @@ class TilePyramid:
             raise AsmilError(self.unreachable)
 
     def _joined(self, level: int, columns: range, rows: range) -> Pixels:
-        """Tiles side by side."""
         return np.concatenate(
             [np.concatenate([self.pixels(level, i, j) for i in columns], axis=1) for j in rows], axis=0
         )
 
     def _averaged(self, level: int, column: int, row: int) -> Pixels:
-        """The average of the four tiles below."""
         finer = self.levels[level - 1]
         columns = range(2 * column, min(2 * column + 2, finer.across))
         whole = self._joined(level - 1, columns, range(2 * row, min(2 * row + 2, finer.down)))
@@ -194,7 +188,6 @@ class TilePyramid:
             return encode(read_reduced(self.image, (x, y), level, (by_x, by_y), size, reduced))
 
     def close(self) -> None:
-        """Close the file."""
         self.image.close()
 
 

@@ -32,12 +32,10 @@ class SurveyFolder:
 
     @property
     def settings(self) -> Path:
-        """The settings of all slides."""
         return self.path / "tissue.yaml"
 
     @property
     def table(self) -> Path:
-        """One row per slide."""
         return self.path / "tissue.csv"
 
     @property
@@ -51,11 +49,9 @@ class SurveyFolder:
         return self.path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
-        """The tissue mask."""
         return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
-        """The tissue as polygons."""
         return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
@@ -67,7 +63,6 @@ class SurveyFolder:
         return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
-        """Whether all files of a slide exist."""
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 

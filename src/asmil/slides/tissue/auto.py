@@ -72,7 +72,6 @@ class Scale:
         return max(1, round(um / self.mpp))
 
     def area_px(self, um2: float) -> float:
-        """An area in pixels."""
         return um2 / self.mpp**2
 
     def disk(self, diameter_um: float) -> NDArray[np.uint8]:

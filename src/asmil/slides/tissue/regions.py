@@ -38,5 +38,4 @@ class Tissue:
 
     @property
     def share(self) -> float:
-        """The share of the slide that is tissue."""
         return float(self.mask.mean()) if self.mask.size else 0.0
