@@ -98,7 +98,9 @@ def heaviest(attention: Floats, count: int) -> npt.NDArray[np.bool_]:
 
 def rank_correlation(p: Floats, q: Floats) -> Floats:
     """Spearman's correlation, with average ranks at ties; NaN if one attention is constant."""
-    ranks = [np.apply_along_axis(_average_ranks, -1, attention) for attention in (p, q)]
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(attention, axis=-1) for attention in (p, q)]
     first, second = (rank - rank.mean(axis=-1, keepdims=True) for rank in ranks)
     scale = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
     product = (first * second).sum(axis=-1)
@@ -111,11 +113,6 @@ def cross_entropy(logits: npt.NDArray[np.floating], target: int) -> Floats:
     values = np.asarray(logits, dtype=np.float64)
     values = values - values.max(axis=-1, keepdims=True)
     return np.asarray(np.log(np.exp(values).sum(axis=-1)) - values[..., target])
-
-
-def _average_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((counts.cumsum() - (counts - 1) / 2)[inverse])
 
 
 def bits(nats: float) -> float:

@@ -34,6 +34,7 @@ from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.pixel_regions import resize
+from asmil.slides.qc import SUBPIXEL_BITS, subpixel_points
 
 PANEL_PX = 900
 """The longer side of a panel."""
@@ -48,7 +49,6 @@ GLASS = 244
 """The gray of the background, and of a canvas without a slide."""
 OPACITY = 0.65
 CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
-SUBPIXEL_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -
     """A copy of a picture with the outlines of annotations: a dark line with a light border, visible on every color."""
     drawn = picture.copy()
     outlines = [
-        _in_view(np.asarray(ring.coords)[:, :2], view)
+        subpixel_points(np.asarray(ring.coords)[:, :2] - (view.left, view.top), view.downsample)
         for shape in shapes
         for polygon in shape.geoms
         for ring in (polygon.exterior, *polygon.interiors)
@@ -261,12 +261,6 @@ def _gray(view: View) -> Pixels:
     gray = cv2.cvtColor(view.pixels, cv2.COLOR_RGB2GRAY)
     lighter = np.rint(gray * 0.75 + 255 * 0.25).astype(np.uint8)
     return np.repeat(lighter[..., None], 3, axis=2)
-
-
-def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
-    # level-0 position p is at p / downsample in the view, and the center of its first pixel at 0.5
-    points = ((ring - (view.left, view.top)) / view.downsample - 0.5) * 2**SUBPIXEL_BITS
-    return np.asarray(np.rint(points), dtype=np.int32)
 
 
 def _columns(panels: int, width: int, height: int) -> int:

@@ -14,7 +14,7 @@ from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.caveats import Caveats
-from asmil.explain.color_scale import ColorScale, scales_of
+from asmil.explain.color_scale import scales_of
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
 from asmil.explain.ingredients import keeps, run_contents, slide_contents
@@ -23,15 +23,14 @@ from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer, open_explainer
 from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.slide_maps import SlideMaps, maps_of_runs, maps_of_scores
-from asmil.explain.tile_map import SlideFrame, slide_frame
+from asmil.explain.slide_maps import maps_of_runs, maps_of_scores
+from asmil.explain.tile_map import slide_frame
 from asmil.runs.run import Run
 from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.slides.annotations import regions_on_slide
 from asmil.slides.finished_rows import FinishedRows
-from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
 from asmil.slides.slide_content import slide_content
@@ -198,7 +197,13 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         if outlines == []:
             notes.append("no annotations of this slide")
         caveats = Caveats(plan.alarms, tuple(notes))
-        files = [_write_figure(plan.out, frame, image, slide_maps, scales, outlines, settings, caveats)]
+        many = len(slide_maps.maps) > 3
+        view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
+        panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
+        opacity = settings.opacity if image is not None else 1.0
+        figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
+        files = [file_in(plan.out, asked.name, ".png")]
+        write_png(files[0], figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
         shown, scale = slide_maps.maps[slide_maps.main], scales[slide_maps.main]
         made_progress()
         if image is not None and settings.tiles:
@@ -209,45 +214,11 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
             files.append(file_in(plan.out, asked.name, "_overlay.tif"))
             write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity, caveats)
         if settings.qupath:
-            files += _write_qupath(plan.out, frame, slide_maps, scale, settings.cut, origin, caveats)
+            files += [file_in(plan.out, asked.name, ending) for ending in ("_tiles.geojson", "_regions.geojson")]
+            write_tiles(files[-2], frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
+            write_regions(files[-1], frame, shown.values, shown.kind, scale, settings.cut, origin, caveats)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
     kinds = ";".join(dict.fromkeys(tile_map.kind for tile_map in slide_maps.maps))
     return HeatmapRow(
         asked.name, len(frame.coords), kinds, slide_maps.about, names, "; ".join(notes), " ".join(plan.alarms)
     )
-
-
-def _write_figure(
-    out: Path,
-    frame: SlideFrame,
-    image: SlideImage | None,
-    slide_maps: SlideMaps,
-    scales: Sequence[ColorScale],
-    outlines: list[MultiPolygon] | None,
-    settings: HeatmapSettings,
-    caveats: Caveats,
-) -> Path:
-    many = len(slide_maps.maps) > 3
-    view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
-    panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
-    opacity = settings.opacity if image is not None else 1.0
-    path = file_in(out, frame.slide, ".png")
-    figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
-    write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
-    return path
-
-
-def _write_qupath(
-    out: Path,
-    frame: SlideFrame,
-    slide_maps: SlideMaps,
-    scale: ColorScale,
-    cut: float,
-    origin: tuple[int, int],
-    caveats: Caveats,
-) -> list[Path]:
-    shown = slide_maps.maps[slide_maps.main]
-    tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
-    write_tiles(tiles, frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
-    write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin, caveats)
-    return [tiles, regions]

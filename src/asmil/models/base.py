@@ -33,8 +33,8 @@ def refuse_uneven(width: int, heads: int, option: str = "heads") -> None:
     """Raise unless the width is a multiple of the heads, which the option sets."""
     if width % heads:
         raise AsmilError(
-            f"model.inner = {width} is not a multiple of model.{option} = {heads}; "
-            "choose an inner width that is a multiple of the heads"
+            f"an embedding of width {width} cannot be split into model.{option} = {heads}; "
+            "choose model.inner as a multiple of the heads"
         )
 
 

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
-from asmil.slides.tissue.regions import Mask, Polygon, Tissue
+from asmil.slides.tissue.regions import Mask, Tissue
 
 TISSUE_COLOR = (0, 170, 60)
 HOLE_COLOR = (20, 90, 255)
@@ -62,7 +63,7 @@ def draw_tissue(
         (HOLE_COLOR, [hole for region in tissue.regions for hole in region.holes]),
         (TISSUE_COLOR, [region.outline for region in tissue.regions]),
     ):
-        drawn = [_to_picture(polygon, downsample) for polygon in polygons]
+        drawn = [subpixel_points(polygon, downsample) for polygon in polygons]
         cv2.polylines(picture, drawn, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
     return picture
 
@@ -130,7 +131,8 @@ def _draw_tiles(
     return np.asarray(np.rint(picture * (1 - weight) + np.asarray(TILE_COLOR) * weight), dtype=np.uint8)
 
 
-def _to_picture(polygon: Polygon, downsample: tuple[float, float]) -> NDArray[np.int32]:
+def subpixel_points(polygon: NDArray[Any], downsample: tuple[float, float]) -> NDArray[np.int32]:
+    """Level-0 points relative to the corner of a picture, for OpenCV: in fractions of SUBPIXEL_BITS bits of a pixel."""
     # A point at level-0 position p lies in the overview at p / downsample, and the center of its first pixel at 0.5.
     points = (polygon / np.asarray(downsample) - 0.5) * 2**SUBPIXEL_BITS
     return np.asarray(np.rint(points), dtype=np.int32)

@@ -40,24 +40,21 @@ HIBOU_MEAN, HIBOU_STD = (0.7068, 0.5755, 0.7220), (0.1950, 0.2316, 0.1816)
 MUSK = replace(VIT_L16, image_px=384, layer_scale=False, inner_norm=True, norm_eps=1e-5)
 CONCH_V15_WIDTH = 768
 KEEP_WIDTH = 768
-
-
 _HALF: dict[str, Any] = {"mean": HALF, "std": HALF}
 
 
-def _register_kaiko(name: str, kind: str, shape: VitShape, hub: str) -> None:
-    hub = f"1aurent/{hub}.kaiko_ai_towards_large_pathology_fms"
-    summary, licence = f"{kind} on TCGA (Kaiko, 2024)", "Kaiko, non-commercial"
-    # the largest was trained on images larger than the tiles
-    register_vit(name, summary, shape, licence, hub, tile_px=256, input_px=224, interpolation="bilinear", **_HALF)
+_KAIKO: dict[str, Any] = {"tile_px": 256, "input_px": 224, "interpolation": "bilinear", **_HALF}
+"""The largest was trained on images larger than the tiles."""
 
-
-_register_kaiko("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224")
-_register_kaiko("kaiko_vits8", "ViT-S/8 by DINO", replace(VIT_S16, patch_px=8), "vit_small_patch8_224")
-_register_kaiko("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_224")
-_register_kaiko("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224")
-_register_kaiko("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2")
-
+for _name, _kind, _shape, _hub in (
+    ("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224"),
+    ("kaiko_vits8", "ViT-S/8 by DINO", replace(VIT_S16, patch_px=8), "vit_small_patch8_224"),
+    ("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_224"),
+    ("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224"),
+    ("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2"),
+):
+    _hub = f"1aurent/{_hub}.kaiko_ai_towards_large_pathology_fms"
+    register_vit(_name, f"{_kind} on TCGA (Kaiko, 2024)", _shape, "Kaiko, non-commercial", _hub, **_KAIKO)
 register_vit(
     "midnight_12k",
     "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)",
