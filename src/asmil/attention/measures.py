@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 TOP_SHARE = 0.01
 FLAT_SHARE = 0.9
@@ -88,7 +88,7 @@ def top_count(n_tiles: int, share: float = TOP_SHARE) -> int:
     return max(1, math.ceil(round(n_tiles * share, 9)))
 
 
-def heaviest(attention: Floats, count: int) -> npt.NDArray[np.bool_]:
+def heaviest(attention: Floats, count: int) -> Booleans:
     """A mask of the `count` heaviest tiles of every row; at ties the first tiles are used."""
     threshold = np.partition(attention, -count, axis=-1)[..., -count, None]
     above, level = attention > threshold, attention == threshold

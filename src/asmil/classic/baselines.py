@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import SVC
 
 from asmil.classic.bag_set import BagSet
 from asmil.classic.folds import scaled
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Floats, Integers
 
-Scores = NDArray[np.float64]
+Scores = Floats
 """n x 2: the larger value of a row is the class; the second column ranks bags."""
 
 SVM: dict[str, Any] = {"kernel": "rbf", "C": 1.0, "gamma": "scale", "class_weight": "balanced"}

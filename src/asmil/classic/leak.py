@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Booleans, Floats
 
 LIMIT = 0.98
 _SHOWN = 3
@@ -23,8 +24,8 @@ class ColumnScores:
     suspects: the columns (from 0) that do so too well, the best first
     """
 
-    per_instance: NDArray[np.float64]
-    per_bag: NDArray[np.float64]
+    per_instance: Floats
+    per_bag: Floats
     suspects: tuple[int, ...]
 
     @property
@@ -49,7 +50,7 @@ def column_scores(bag_set: BagSet) -> ColumnScores:
     return ColumnScores(per_instance, per_bag, tuple(int(column) for column in order if suspect[column]))
 
 
-def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> NDArray[np.float64]:
+def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> Floats:
     """The accuracy of the best single threshold on each column of `values` (n x D), either side being class 1.
 
     >>> best_threshold(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [4.0, 5.0]]), np.array([0, 1, 1, 1])).tolist()
@@ -84,6 +85,6 @@ def refuse_leaks(bag_set: BagSet) -> ColumnScores:
     )
 
 
-def _predicts(accuracy: NDArray[np.float64], label: NDArray[np.integer]) -> NDArray[np.bool_]:
+def _predicts(accuracy: Floats, label: NDArray[np.integer]) -> Booleans:
     rarer = min(float(np.mean(label > 0)), float(np.mean(label == 0)))
     return np.asarray((accuracy >= LIMIT) & (1 - accuracy <= rarer / 2))

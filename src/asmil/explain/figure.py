@@ -35,6 +35,7 @@ from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.pixel_regions import resize
 from asmil.slides.qc import SUBPIXEL_BITS, subpixel_points
+from asmil.tables.arrays import Floats
 
 PANEL_PX = 900
 """The longer side of a panel."""
@@ -98,9 +99,7 @@ def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANE
     return View(resize(cut, width, height), width, height, first_column * step_x, first_row * step_y, step)
 
 
-def draw_map(
-    view: View, raster: TileRaster, values: NDArray[np.float64], scale: ColorScale, opacity: float = OPACITY
-) -> Pixels:
+def draw_map(view: View, raster: TileRaster, values: Floats, scale: ColorScale, opacity: float = OPACITY) -> Pixels:
     """The view in gray with the colors of the tiles over it; without a slide, on a plain background."""
     tiles = view.tiles(raster)
     picture = _gray(view)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
@@ -19,6 +18,7 @@ from asmil.explain.tile_raster import NO_TILE, tile_raster
 from asmil.slides.image import Pixels, SlideImage, choose_level
 from asmil.slides.pixel_regions import resize
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.tables.arrays import Floats
 
 STRIP_ROWS = 1024
 """Rows that are computed at once; a multiple of the coarsest level's downsample."""
@@ -28,7 +28,7 @@ def write_overlay(
     path: Path | str,
     frame: SlideFrame,
     image: SlideImage | None,
-    values: NDArray[np.float64],
+    values: Floats,
     scale: ColorScale,
     mpp: float | None = None,
     opacity: float = OPACITY,
@@ -50,7 +50,7 @@ def write_overlay(
 def _strips(
     frame: SlideFrame,
     image: SlideImage | None,
-    values: NDArray[np.float64],
+    values: Floats,
     scale: ColorScale,
     size: tuple[int, int],
     opacity: float,

@@ -13,6 +13,7 @@ from asmil.cohort.reader import common_step, open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.slides.image import SlideImage
+from asmil.tables.arrays import Floats, Integers
 
 SAME_SIZE = 1
 """Pixels by which two records of a slide's size may differ: some tools round."""
@@ -29,7 +30,7 @@ class SlideFrame:
     """
 
     slide: str
-    coords: npt.NDArray[np.int64]
+    coords: Integers
     tile_px: float
     size_px: tuple[int, int]
     mpp: float | None = None
@@ -46,7 +47,7 @@ class TileMap:
     signed: whether 0 is meaningful
     """
 
-    values: npt.NDArray[np.float64]
+    values: Floats
     kind: str
     about: str = ""
     title: str = ""
@@ -102,7 +103,7 @@ def slide_frame(
     return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
 
 
-def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
+def pixel_coords(bag: Bag, info: FeatureInfo) -> Integers | None:
     """N x 2, upper left corners of the tiles in level-0 pixels; None if they are unknown.
 
     info: the header of the feature file; its resolution is used if the coordinates are in microns
@@ -139,7 +140,7 @@ def _refuse_other_size(
     slide: str,
     image: SlideImage,
     stated: tuple[int, int] | None,
-    corners: npt.NDArray[np.int64],
+    corners: Integers,
     tile_px: float,
 ) -> None:
     width, height = image.size
@@ -157,7 +158,7 @@ def _refuse_other_size(
         )
 
 
-def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> npt.NDArray[np.float64]:
+def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> Floats:
     """N numbers, one per tile; nan marks a tile without a value."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":

@@ -32,6 +32,7 @@ from asmil.slides.slide_content import slide_content
 from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
+from asmil.tables.arrays import Integers
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,8 @@ class SlideWorker:
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
 
     def _encode(
-        self, reader: TileReader, coords: NDArray[np.int64]
-    ) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.uint8] | None]:
+        self, reader: TileReader, coords: Integers
+    ) -> tuple[NDArray[np.floating], Integers, NDArray[np.uint8] | None]:
         """Features, coordinates and low-magnification tiles of the tiles that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
         kept = np.ones(len(coords), np.bool_)
@@ -167,7 +168,7 @@ class SlideWorker:
             return features, coords, lowres
         return features[kept], coords[kept], None if lowres is None else lowres[kept]
 
-    def _read(self, reader: TileReader, coords: NDArray[np.int64]) -> Iterator[tuple[Rows, Tiles]]:
+    def _read(self, reader: TileReader, coords: Integers) -> Iterator[tuple[Rows, Tiles]]:
         """Groups of neighboring tiles, read ahead by the threads."""
         waiting: deque[tuple[Rows, Future[Tiles]]] = deque()
         try:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.files import replacing
 from asmil.slides.image import SlideImage
 from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.slides.settings import ContourCheck
 from asmil.slides.tissue.regions import Polygon, Region, Tissue
-from asmil.tables.arrays import Booleans
+from asmil.tables.arrays import Booleans, Integers
 
 
 def clam_coordinates(
@@ -23,7 +22,7 @@ def clam_coordinates(
     step: tuple[int, int],
     check: ContourCheck = "four_pt",
     padding: bool = True,
-) -> NDArray[np.int64]:
+) -> Integers:
     """The upper left corners of the tiles, N x 2, region by region, x outer and y inner.
 
     size: size of the slide; side and step: of the grid; all (x, y), in level-0 pixels
@@ -42,7 +41,7 @@ def _tiles_of(
     step: tuple[int, int],
     check: ContourCheck,
     padding: bool,
-) -> NDArray[np.int64]:
+) -> Integers:
     corner = region.outline.min(axis=0).astype(np.int64)
     stop = region.outline.max(axis=0).astype(np.int64) + 1
     if not padding:
@@ -98,7 +97,7 @@ def clam_attributes(image: SlideImage, patch_level: int, patch_px: int) -> dict[
 
 
 def write_clam_coords(
-    path: Path | str, image: SlideImage, coords: NDArray[np.int64], patch_level: int, patch_px: int
+    path: Path | str, image: SlideImage, coords: Integers, patch_level: int, patch_px: int
 ) -> Path | None:
     """Write the corners of a slide's tiles as CLAM does; if there are no tiles, write nothing and return None."""
     if len(coords) == 0:

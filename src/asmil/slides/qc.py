@@ -17,6 +17,7 @@ from asmil.files import replacing
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.tissue.regions import Mask, Tissue
+from asmil.tables.arrays import Integers
 
 TISSUE_COLOR = (0, 170, 60)
 HOLE_COLOR = (20, 90, 255)
@@ -34,7 +35,7 @@ SUBPIXEL_BITS = 4
 
 
 def qc_picture(
-    image: SlideImage, tissue: Tissue, coords: NDArray[np.int64] | None, tile_px_level0: int, side_px: int = 1024
+    image: SlideImage, tissue: Tissue, coords: Integers | None, tile_px_level0: int, side_px: int = 1024
 ) -> Pixels:
     """The slide, at most `side_px` wide and high, with its tissue (green), holes (blue) and tiles (a thin grid).
 
@@ -48,7 +49,7 @@ def draw_tissue(
     pixels: Pixels,
     downsample: tuple[float, float],
     tissue: Tissue,
-    coords: NDArray[np.int64] | None,
+    coords: Integers | None,
     tile_px_level0: int,
 ) -> Pixels:
     """A copy of an overview with tiles and outlines drawn on it.
@@ -113,9 +114,7 @@ def _text_chunk(key: str, text: str) -> bytes:
     return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
 
 
-def _draw_tiles(
-    picture: Pixels, downsample: tuple[float, float], coords: NDArray[np.int64], tile_px_level0: int
-) -> Pixels:
+def _draw_tiles(picture: Pixels, downsample: tuple[float, float], coords: Integers, tile_px_level0: int) -> Pixels:
     scale = np.asarray(downsample)
     corners = np.rint(coords / scale).astype(int)
     ends = np.rint((coords + tile_px_level0) / scale).astype(int) - 1

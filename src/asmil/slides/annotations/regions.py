@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
 from asmil.reporting.formats import format_count
 from asmil.slides.tissue.geojson import polygons_of
+from asmil.tables.arrays import Floats
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
-Ring = NDArray[np.float64]
+Ring = Floats
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8
 """No slide is this wide: larger coordinates are damaged, and their shapes cannot be joined."""

@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import cv2
-import numpy as np
-from numpy.typing import NDArray
 
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Outcome, Place, Progress, made_progress
@@ -33,6 +31,7 @@ from asmil.slides.tiling import place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
 from asmil.slides.tissue.regions import Tissue
+from asmil.tables.arrays import Integers
 
 PICTURE_SIDE_PX = 1024
 
@@ -151,9 +150,7 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
     return row
 
 
-def _tiles(
-    image: SlideImage, tissue: Tissue, config: SurveyConfig
-) -> tuple[NDArray[np.int64] | None, int, tuple[str, ...]]:
+def _tiles(image: SlideImage, tissue: Tissue, config: SurveyConfig) -> tuple[Integers | None, int, tuple[str, ...]]:
     """Corners of the tiles and their side at level 0; or no tiles and the reason, if their side is unknown."""
     if image.resolution is None:
         return None, 0, ("tiles not placed without --mpp",)
@@ -169,7 +166,7 @@ def _row(
     image: SlideImage,
     tissue: Tissue,
     config: SurveyConfig,
-    coords: NDArray[np.int64] | None,
+    coords: Integers | None,
     tile_notes: tuple[str, ...],
 ) -> SurveyRow:
     resolution = image.resolution

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.tables.arrays import Booleans
+
 Polygon = NDArray[np.int32]
 """Points x 2, (x, y) in level-0 pixels; closed, without repeating the first point."""
-Mask = NDArray[np.bool_]
+Mask = Booleans
 
 
 @dataclass(frozen=True)
