@@ -33,15 +33,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class EmaCopy(Stabilizer):
-    """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads.
-
-    The first bag shows which parameters they are, and the copies of all others are dropped. The copy is in eval mode,
-    has no gradients, moves with `.to()`, and its state dict restores it, also as part of another module's state dict.
+    """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads; see `Anchor`.
 
     The average of a half-precision parameter is kept in float32 besides the copy that computes, because bfloat16 and
     float16 round an update of 0.1 % away. The state dict contains the float32 average.
-
-    update: "step" moves the copy at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     """
 
     def __init__(self, model: nn.Module, read: Read, momentum: float, update: UpdateSchedule, name: str) -> None:

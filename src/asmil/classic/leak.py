@@ -59,7 +59,7 @@ def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> 
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)
     sign = np.where(label > 0, -1, 1)[order]
-    # right answers when the first k of the order are called 0, less those when all are called 1
+    # correct answers if the first k in the order are of class 0, minus those if all are of class 1
     gained = np.vstack([np.zeros((1, values.shape[1]), dtype=np.int64), np.cumsum(sign, axis=0)])
     no_cut = np.vstack([np.zeros((1, values.shape[1]), dtype=bool), ordered[1:] == ordered[:-1]])
     right = int(np.sum(label > 0)) + gained[:-1]

@@ -187,8 +187,8 @@ class FlippingPlan:
     truth: Path | None
     kept: FlippedSlides | None
 
-    def __call__(self, place: Place) -> Callable[[Unit], FlippedSlide]:
-        device = place.device if self.settings.device == "auto" else self.settings.device
+    def __call__(self, worker: Place) -> Callable[[Unit], FlippedSlide]:
+        device = worker.device if self.settings.device == "auto" else self.settings.device
         return self.worker(RunExplainer(Run(self.run, device, self.settings.method)))
 
     def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
@@ -252,7 +252,7 @@ def _flip_slides(
     to_do = [unit for unit in units if unit.name not in stored]
     chosen = InlineEngine() if engine is None else engine(len(to_do))
     # the models are already loaded in this process
-    make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
+    make_worker = (lambda worker: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
     with closing(chosen.run(make_worker, to_do)) as outcomes:
         for done, outcome in enumerate(outcomes, start=len(stored) + 1):
             name = outcome.job.name

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from shapely.geometry import MultiPolygon
+from shapely import MultiPolygon, get_coordinates, get_rings
 
 from asmil.explain.canvas import (
     INK,
@@ -114,12 +114,8 @@ def draw_map(view: View, raster: TileRaster, values: Floats, scale: ColorScale, 
 def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -> Pixels:
     """A copy of a picture with the outlines of annotations: a dark line with a light border, visible on every color."""
     drawn = picture.copy()
-    outlines = [
-        subpixel_points(np.asarray(ring.coords)[:, :2] - (view.left, view.top), view.downsample)
-        for shape in shapes
-        for polygon in shape.geoms
-        for ring in (polygon.exterior, *polygon.interiors)
-    ]
+    rings = [get_coordinates(ring) for shape in shapes for ring in get_rings(shape)]
+    outlines = [subpixel_points(ring - (view.left, view.top), view.downsample) for ring in rings]
     for color, thickness in ((CONTOUR_HALO, 5), (CONTOUR_INK, 2)):
         cv2.polylines(drawn, outlines, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
     return drawn

@@ -30,10 +30,10 @@ from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.slides.annotations import regions_on_slide
+from asmil.slides.file_names import slide_content
 from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
-from asmil.slides.slide_content import slide_content
 from asmil.tables.names import file_in
 
 
@@ -102,8 +102,8 @@ class HeatmapPlan:
     method: str | None = None
     alarms: tuple[str, ...] = ()
 
-    def __call__(self, place: Place) -> Callable[[AskedSlide], tuple[HeatmapRow, Record]]:
-        device = place.device if self.device == "auto" else self.device
+    def __call__(self, worker: Place) -> Callable[[AskedSlide], tuple[HeatmapRow, Record]]:
+        device = worker.device if self.device == "auto" else self.device
         explainers = [open_explainer(run, device, self.method) for run in self.runs]
         made_from = self.made_from()
 

@@ -115,7 +115,7 @@ class Batcher:
             self._filling.add(feed)
         try:
             yield feed
-        finally:  # a slide that stopped before its end takes its tiles with it
+        finally:  # the tiles of a slide that was interrupted are dropped
             with self._changed:
                 self._filling.discard(feed)
                 kept = [part for part in self._parts if part.feed is not feed]

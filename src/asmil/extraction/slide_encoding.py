@@ -63,9 +63,9 @@ class SlideEncoderPlan:
 
     encoder: str
 
-    def __call__(self, place: Place) -> Worker:
+    def __call__(self, worker: Place) -> Worker:
         """Make the encoder on the device of a worker."""
-        device = torch.device(place.device)
+        device = torch.device(worker.device)
         encoder = self.load(device)
         digest = weights_hash(encoder)
         one_at_a_time = Lock()  # the next slide is read meanwhile; encoders may keep state

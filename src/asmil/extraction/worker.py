@@ -24,11 +24,11 @@ from asmil.files import bytes_of
 from asmil.machine.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder, Precision
 from asmil.slides.encoders.registry import load_encoder
+from asmil.slides.file_names import slide_content
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.qc import qc_picture, write_jpeg
 from asmil.slides.resolution import resolution_notes
-from asmil.slides.slide_content import slide_content
 from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
@@ -77,11 +77,11 @@ class WorkerPlan:
     readers: int = 1
     named: str | None = None
 
-    def __call__(self, place: Place) -> SlideWorker:
+    def __call__(self, worker: Place) -> SlideWorker:
         """Load the encoder; the process must do nothing else."""
         keep_freed_memory()
         cv2.setNumThreads(1)  # tiles are read by several threads already
-        encoder = load_encoder(self.config.encoder, self.weights, place.device, self.precision)
+        encoder = load_encoder(self.config.encoder, self.weights, worker.device, self.precision)
         if encoder.weights_hash != self.encoder.weights_hash:
             raise AsmilError(
                 f"encoder {encoder.name}: the weights found here (SHA-256 {encoder.weights_hash[:12]}) are not those "
@@ -90,7 +90,7 @@ class WorkerPlan:
         config = self.config
         if self.named is not None:
             config, encoder.name = config.model_copy(update={"encoder": self.named}), self.named
-        report = now_and_then(place.report)
+        report = now_and_then(worker.report)
         return SlideWorker(config, encoder, self.batch_size, self.readers, report, self.encoder.code)
 
 

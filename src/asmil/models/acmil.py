@@ -89,7 +89,7 @@ class ACMIL(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # below, the number of masked tiles depends on that of the bag
+        # in smaller bags, the number of masked tiles depends on the size of the bag
         return self.padding_for(self.config.mask_top + 1)
 
     def score(self, embedded: Tensor) -> Tensor:

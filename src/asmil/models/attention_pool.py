@@ -63,10 +63,7 @@ class AttentionPoolModel(MILModel):
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
-
-        The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk.
-        """
+        """The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk."""
         pool = RunningPool()
         kept: list[Tensor] = []
         for features in chunks:

@@ -176,7 +176,7 @@ class CAMIL(MILModel):
 
     def fuse(self, local: Tensor, whole: Tensor) -> Tensor:
         """M of the module's text, N x d, from L and T."""
-        local = local.to(whole.dtype)  # under autocast the values are half as wide
+        local = local.to(whole.dtype)  # under autocast the values have half precision
         if self.is_official:
             gate = torch.sigmoid(-local).square()
             return 2 * local * gate + 2 * whole * (1 - gate)
@@ -244,7 +244,7 @@ def _cosine_distance(x: Tensor, near: Tensor) -> Tensor:
 
 
 def _ranked(edges: Tensor, n_tiles: int) -> tuple[Tensor, Tensor]:
-    """The edges by center, in their order within one, and the place of each among its center's."""
+    """The edges sorted by center, in their order within a center, and the rank of each within its center."""
     edges = edges[:, torch.argsort(edges[0], stable=True)]
     counts = torch.bincount(edges[0], minlength=n_tiles)
     return edges, torch.arange(edges.shape[1], device=edges.device) - (counts.cumsum(0) - counts)[edges[0]]
@@ -272,7 +272,7 @@ class HeadConvolution(ValueResidual):
         out[a, s, o] = sum_{b, c} values[b, s, block(o) p + c] weight[b - a + kernel // 2, c, o]      a, b heads
 
     The published layout has channels and heads exchanged, so it mixes heads and blocks of p = h / H features and leaves
-    neighboring tokens alone. Only offsets below H matter: it is one (H p) x (H p) matrix a block.
+    neighboring tokens alone. Only offsets below H matter: it is one (H p) x (H p) matrix per block.
     weight: kernel x p x h
     """
 

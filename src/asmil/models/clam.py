@@ -87,7 +87,7 @@ class CLAM(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # below, the number of clustered tiles depends on that of the bag
+        # in smaller bags, the number of clustered tiles depends on the size of the bag
         return self.padding_for(2 * self.config.k_sample)
 
     def forward(self, bag: Bag) -> Output:

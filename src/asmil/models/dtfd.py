@@ -263,7 +263,7 @@ class SecondTier(nn.Module):
 
 
 def _rivals(evidence: Tensor) -> Tensor:
-    """What falls as p_i rises, from N x C evidence: sum_c (exp(L_ic - L_iC) - 1) = 1 / p_i - C, for the last class C.
+    """A number that falls as p_i rises: sum_c (exp(L_ic - L_iC) - 1) = 1 / p_i - C, for the last class C.
 
     Unlike p_i itself it keeps its digits when all evidence is close to 0, as it is when a tile's attention is 1 / n.
     """

@@ -5,7 +5,7 @@ Each reads N x I embedded tiles and gives
     forward     the output (logits, scores, bag feature)
     attend      the scores alone
     teach       the bag feature (rows x I) and the ranking by which tiles are masked (A x N, the easiest highest):
-                attention, or class-aware (v2) the largest class probability of what a tile brings into the feature
+                attention, or class-aware (v2) the largest class probability of what a tile contributes to the feature
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MHIMConfig(EmbeddingConfig):
         return self.version == 2 and self.merge_k > 0
 
     def recipe(self) -> Recipe:
-        """The official settings for version and base, with the given ones on top."""
+        """The official settings for version and base, overridden by the given ones."""
         official = CAMELYON16_TRANSMIL if self.base == "transmil" else CAMELYON16_ABMIL
         if self.version == 2:
             official = SECOND_VERSION
@@ -105,7 +105,7 @@ QUERY_FAN = 3 * 16 * 16
 
 
 class TokenMerge(nn.Module):
-    """Many tiles merged into a few tokens (MHIM v2): n x I -> k x I, by cross-attention of learned-by-average queries.
+    """Many tiles merged into a few tokens (MHIM v2): n x I -> k x I, by cross-attention of averaged queries.
 
         u = LN(x), p = LN(g)                                       x: n tiles, g: k queries, one LayerNorm for both
         a = softmax over tiles of (W_q p)_h . (W_k u_i)_h / sqrt(d)      head h of width d, no bias

@@ -68,7 +68,7 @@ class PatchGCN(MILModel):
     """Patch-GCN; see the module's text for the formulas.
 
     A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]); `prepare` adds `extras["adjacency"]`, the
-    same edges as a sparse matrix (row: who hears).
+    same edges as a sparse matrix (row: the receiving tile).
     """
 
     config_type = PatchGCNConfig

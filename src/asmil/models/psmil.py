@@ -89,7 +89,7 @@ class PSMIL(AttentionPoolModel):
         # drawn for the transposed matrix, as the official code stores it: the fan-in is then C
         nn.init.kaiming_uniform_(self.head.weight, mode="fan_out")
         self.head.requires_grad_(config.train_classifier)
-        # Whether `initialized` was seen to hold: asking the tensor again would make every step wait for the GPU.
+        # Whether `initialized` is known to be true: reading the tensor in every step would wait for the GPU.
         self._started = False
         self.register_load_state_dict_post_hook(_forget_start)  # type: ignore[no-untyped-call]
 

@@ -11,7 +11,7 @@ from asmil.files import replacing
 from asmil.slides.image import SlideImage
 from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.slides.settings import ContourCheck
-from asmil.slides.tissue.regions import Polygon, Region, Tissue
+from asmil.slides.tissue.regions import Polygon, Tissue
 from asmil.tables.arrays import Booleans, Integers
 
 
@@ -30,28 +30,19 @@ def clam_coordinates(
 
     Tiles of different regions may overlap. The checked points are those of a square of side[0], as in CLAM.
     """
-    tiles = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
-    return np.concatenate([np.zeros((0, 2), dtype=np.int64), *tiles])
-
-
-def _tiles_of(
-    region: Region,
-    size: tuple[int, int],
-    side: tuple[int, int],
-    step: tuple[int, int],
-    check: ContourCheck,
-    padding: bool,
-) -> Integers:
-    corner = region.outline.min(axis=0).astype(np.int64)
-    stop = region.outline.max(axis=0).astype(np.int64) + 1
-    if not padding:
-        stop = np.minimum(stop, np.asarray(size) - side + 1)
-    columns, rows = (max(0, -int((corner[axis] - stop[axis]) // step[axis])) for axis in (0, 1))
-    grid = PointGrid(int(corner[0]), int(corner[1]), *step, columns, rows)
-    kept = _touches(region.outline, grid, side[0], check)
-    for hole in region.holes:
-        kept &= ~_center_inside(hole, grid, side[0])
-    return np.asarray(np.argwhere(kept) * step + corner, dtype=np.int64)
+    tiles = [np.zeros((0, 2), dtype=np.int64)]
+    for region in tissue.regions:
+        corner = region.outline.min(axis=0).astype(np.int64)
+        stop = region.outline.max(axis=0).astype(np.int64) + 1
+        if not padding:
+            stop = np.minimum(stop, np.asarray(size) - side + 1)
+        columns, rows = (max(0, -int((corner[axis] - stop[axis]) // step[axis])) for axis in (0, 1))
+        grid = PointGrid(int(corner[0]), int(corner[1]), *step, columns, rows)
+        kept = _touches(region.outline, grid, side[0], check)
+        for hole in region.holes:
+            kept &= ~_center_inside(hole, grid, side[0])
+        tiles.append(np.asarray(np.argwhere(kept) * step + corner, dtype=np.int64))
+    return np.concatenate(tiles)
 
 
 def _touches(outline: Polygon, grid: PointGrid, side: int, check: ContourCheck) -> Booleans:

@@ -33,7 +33,7 @@ class OpenSlideImage(SlideImage):
         super().__init__(path, sizes, resolution, slide.properties.get("openslide.vendor"))
         self._slide = slide
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
-        # asked once: after a failed read OpenSlide answers nothing more
+        # read once: after a failed read, OpenSlide fails on every call
         self._openslide_downsamples = tuple(slide.level_downsamples[level] for level in self._levels)
 
     @property

@@ -1,4 +1,4 @@
-"""What methods compute tiles with: a linear layer, activations, initial weights, chunks of long bags, and precision.
+"""Building blocks for tiles: a linear layer, activations, initial weights, chunks of long bags, and precision.
 
 The linear layer has gradients that are cheap on a GPU:
 

@@ -60,7 +60,7 @@ class ScoreNetwork(nn.Module):
         return hidden
 
     def _gated(self, other: nn.Linear, embedded: Tensor) -> Tensor:
-        """Both products as one, and all that follows in one pass."""
+        """Both products as one, and everything that follows in one pass."""
         weight = torch.cat([self.value.weight, other.weight])
         bias = None if other.bias is None else torch.cat([self.value.bias, other.bias])
         dropout = self.dropout

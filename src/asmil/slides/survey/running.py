@@ -18,13 +18,13 @@ from asmil.files import write_text
 from asmil.settings.config import flat
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record
 from asmil.slides.discovery import SlideFile
+from asmil.slides.file_names import slide_content
 from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide, refuse_absent
 from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
 from asmil.slides.settings import SLIDE_TIMEOUT_S
-from asmil.slides.slide_content import slide_content
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
 from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyConfig, SurveyFolder, SurveyRow
 from asmil.slides.tiling import place_tiles, tile_side_level0
@@ -111,7 +111,7 @@ class _Surveyor:
     config: SurveyConfig
     folder: SurveyFolder
 
-    def __call__(self, place: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
+    def __call__(self, worker: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
         return self._survey
 
     def _survey(self, file: SlideFile) -> tuple[SurveyRow, Record]:
