@@ -29,11 +29,11 @@ from asmil.attention.divergences import negative_entropy
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Loss, MILModel, ModelOnBase, Output, inner_width, refuse_uneven
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_layers
 from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, folded_state, single_layer
+from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.scoring import GATED_ATTENTION
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
@@ -49,7 +49,7 @@ class QueryPoolConfig(EmbeddingConfig):
     init_std: float = Field(1e-6, ge=0, description="standard deviation of the query at the start")
 
 
-class QueryPool(AttentionPoolModel):
+class QueryPool(FoldedPoolModel):
     """Attention of one learned query with several heads, the base that the authors of ACMIL and AEM call MHA.
 
         h_i  = act(W_e x_i)
@@ -75,19 +75,8 @@ class QueryPool(AttentionPoolModel):
         self.head = nn.Linear(width, n_outputs)
 
     @property
-    def padding_from(self) -> int | None:
-        return self.padding_for(1)
-
-    def score(self, embedded: Tensor) -> Tensor:
-        return self.block.score(self.query, embedded)
-
-    def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag)
-        if weight is None:
-            return super().forward(bag)
-        vectors, constants = self.block.fold_queries(self.query)
-        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
-        return self.readout(pooled, scores)
+    def queries(self) -> tuple[FoldedProjections, Tensor]:
+        return self.block, self.query
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         embedding = self.block.project_pooled(pooled).squeeze(0)

@@ -21,12 +21,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, folded_state, single_layer
+from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
@@ -95,7 +94,7 @@ class ASMILConfig(EmbeddingConfig):
         },
     },
 )
-class ASMIL(AttentionPoolModel):
+class ASMIL(FoldedPoolModel):
     """ASMIL; see the module's text for the formulas."""
 
     config_type = ASMILConfig
@@ -124,19 +123,8 @@ class ASMIL(AttentionPoolModel):
         )
 
     @property
-    def padding_from(self) -> int | None:
-        return self.padding_for(1)
-
-    def score(self, embedded: Tensor) -> Tensor:
-        return self.token_block.score(self.tokens, embedded)
-
-    def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag)
-        if weight is None:
-            return super().forward(bag)
-        vectors, constants = self.token_block.fold_queries(self.tokens)
-        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
-        return self.readout(pooled, scores)
+    def queries(self) -> tuple[FoldedProjections, Tensor]:
+        return self.token_block, self.tokens
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         token_features = self.token_block.project_pooled(pooled)

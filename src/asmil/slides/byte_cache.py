@@ -33,9 +33,9 @@ class ByteCache(Generic[Value]):
             if key in self._values:
                 return
             self._values[key] = value
-            self._bytes += memoryview(value).nbytes
+            self._bytes += _size(value)
             while self._bytes > self._most_bytes and len(self._values) > 1:
-                self._bytes -= memoryview(self._values.popitem(last=False)[1]).nbytes
+                self._bytes -= _size(self._values.popitem(last=False)[1])
 
     def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key; it is made, outside of the lock, if it is not in the cache."""
@@ -49,3 +49,7 @@ class ByteCache(Generic[Value]):
         with self._lock:
             self._values.clear()
             self._bytes = 0
+
+
+def _size(value: bytes | NDArray[Any]) -> int:
+    return len(value) if isinstance(value, bytes) else value.nbytes

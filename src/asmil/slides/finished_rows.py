@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -37,7 +37,7 @@ class FinishedRows(Generic[Row]):
         self.rows: dict[str, Row] = self._read()
         self.records = self._records.read()
 
-    def run(self, engine: Engine, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+    def run(self, engine: Engine, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """Run jobs that give a row and a record; both are saved every two seconds, and at the end or an interruption.
 
         A job has the name of its slide, whose earlier row is dropped. Close the iterator if it is not exhausted.
@@ -76,7 +76,7 @@ class FinishedRows(Generic[Row]):
             cells = [
                 {name: text if kinds[name] == "str" else text or None for name, text in line.items()} for line in lines
             ]
-            return {row["slide"]: adapter.validate_python(row) for row in cells}
+            return {str(row["slide"]): adapter.validate_python(row) for row in cells}
         except (KeyError, ValueError, TypeError) as error:
             reason = " ".join(str(error).split())
             raise AsmilError(
