@@ -103,7 +103,18 @@ class CAMIL(MILModel):
         width = config.inner or (in_features if self.is_official else 512)
         self.projection = nn.Linear(in_features, width) if width != in_features else None
         self.norm = None if self.is_official else nn.LayerNorm(width)
-        self.nystrom = self._nystrom(width)
+        heads = config.heads or (8 if self.is_official else 4)
+        self.nystrom = NystromAttention(
+            width,
+            heads,
+            config.landmarks,
+            config.head_width if self.is_official else None,
+            config.iterations,
+            residual_kernel=None,
+            out_projection=self.is_official,
+            dropout=0.0,
+            residual=HeadConvolution(heads, config.head_width, config.kernel) if self.is_official else None,
+        )
         self.mlp = (
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
             if config.mlp and not self.is_official
@@ -119,21 +130,6 @@ class CAMIL(MILModel):
         self.head = nn.Linear(width, n_outputs)
         if self.is_official:
             start_linear(self, nn.init.xavier_uniform_)  # as in Keras
-
-    def _nystrom(self, width: int) -> NystromAttention:
-        config = self.config
-        heads = config.heads or (8 if self.is_official else 4)
-        return NystromAttention(
-            width,
-            heads,
-            config.landmarks,
-            config.head_width if self.is_official else None,
-            config.iterations,
-            residual_kernel=None,
-            out_projection=self.is_official,
-            dropout=0.0,
-            residual=HeadConvolution(heads, config.head_width, config.kernel) if self.is_official else None,
-        )
 
     def prepare(self, bag: Bag) -> Bag:
         if "adjacency" in bag.extras:

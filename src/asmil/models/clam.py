@@ -72,7 +72,7 @@ class CLAM(AttentionPoolModel):
     maps_predicted_class = True
     config: CLAMConfig
 
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig, rows: int) -> None:
+    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
         super().__init__(in_features, n_outputs, config)
         if n_outputs < 2:
             raise AsmilError(
@@ -80,6 +80,7 @@ class CLAM(AttentionPoolModel):
             )
         self.embedding = TileEmbedding(in_features, config, dropout=config.dropout)
         width = self.embedding.width
+        rows = n_outputs if self.score_axes == ("class",) else 1
         inside = ATTENTION_DROPOUT if config.dropout else 0.0
         self.attention = ScoreNetwork(width, config.attention, rows, config.gated, dropout=inside)
         self.head = nn.Linear(width, n_outputs)
@@ -128,9 +129,6 @@ class CLAMSB(CLAM):
 
     score_axes = ("branch",)
 
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
-        super().__init__(in_features, n_outputs, config, rows=1)
-
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         return Output(self.head(pooled[0]), scores, pooled[0])
 
@@ -146,9 +144,6 @@ class CLAMMB(CLAM):
     """CLAM with one attention branch per class; row c of the head reads row c of the pooled features."""
 
     score_axes = ("class",)
-
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
-        super().__init__(in_features, n_outputs, config, rows=n_outputs)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         logits = (self.head.weight * pooled).sum(dim=1) + self.head.bias

@@ -23,7 +23,7 @@ from asmil.models.base import Output
 from asmil.models.blocks.dual_stream import DualStream, two_stream_output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.layers import Activation, start_linear
-from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
+from asmil.models.blocks.nystrom import NystromLayer
 from asmil.models.blocks.position import PyramidPosition
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -221,27 +221,13 @@ class TransformerEncoder(nn.Module):
 
     tilewise: ClassVar[bool] = False
 
-    def __init__(
-        self, width: int, n_outputs: int, heads: int, head_width: int | None, landmarks: int | None, iterations: int
-    ) -> None:
+    def __init__(self, width: int, n_outputs: int, config: MHIMConfig) -> None:
         super().__init__()
-
-        def layer() -> NystromLayer:
-            return NystromLayer(
-                width,
-                NystromAttention(
-                    width,
-                    heads,
-                    width // 2 if landmarks is None else landmarks,
-                    head_width=head_width,
-                    iterations=iterations,
-                ),
-            )
-
         self.class_token = nn.Parameter(torch.randn(1, width))
-        self.layer1 = layer()
+        options = {"head_width": config.head_width, "iterations": config.iterations}
+        self.layer1 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.position = PyramidPosition(width, at_least=SMALLEST_GRID)
-        self.layer2 = layer()
+        self.layer2 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
 
@@ -333,9 +319,7 @@ class Network(nn.Module):
         if config.base == "abmil":
             self.encoder = AttentionEncoder(width, n_outputs, config.attention, config.attention_activation)
         elif config.base == "transmil":
-            self.encoder = TransformerEncoder(
-                width, n_outputs, config.heads, config.head_width, config.landmarks, config.iterations
-            )
+            self.encoder = TransformerEncoder(width, n_outputs, config)
         else:
             self.encoder = DualStreamEncoder(width, n_outputs)
         self.merge: TokenMerge | None = None

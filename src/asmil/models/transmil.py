@@ -29,7 +29,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
+from asmil.models.blocks.nystrom import NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
@@ -81,9 +81,16 @@ class TransMIL(MILModel):
         super().__init__(in_features, n_outputs, config)
         self.embedding = TileEmbedding(in_features, config, default_width=OFFICIAL_WIDTH)
         width = self.embedding.width
-        self.layer1 = NystromLayer(width, _attention(width, config))
+        refuse_uneven(width, config.heads)
+        if config.landmarks is None and width % 2:
+            raise AsmilError(
+                f"tokens of width {width} have no half to be the number of landmarks; "
+                "set model.inner to an even number, or model.landmarks"
+            )
+        options = {"iterations": config.iterations, "dropout": config.dropout}
+        self.layer1 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.position = PyramidPosition(width)
-        self.layer2 = NystromLayer(width, _attention(width, config))
+        self.layer2 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.class_token = nn.Parameter(torch.randn(1, width))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
@@ -149,17 +156,6 @@ class TransMIL(MILModel):
 
     def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
         return self.norm(tokens[CLASS_TOKEN] + update)
-
-
-def _attention(width: int, config: TransMILConfig) -> NystromAttention:
-    refuse_uneven(width, config.heads)
-    if config.landmarks is None and width % 2:
-        raise AsmilError(
-            f"tokens of width {width} have no half to be the number of landmarks; "
-            "set model.inner to an even number, or model.landmarks"
-        )
-    landmarks = width // 2 if config.landmarks is None else config.landmarks
-    return NystromAttention(width, config.heads, landmarks, iterations=config.iterations, dropout=config.dropout)
 
 
 def encoder_layers(prefix: str, position: str) -> dict[str, str]:
