@@ -88,7 +88,7 @@ class CAMILConfig(ModelConfig):
 class CAMIL(MILModel):
     """CAMIL; see the module's text for the formulas.
 
-    A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]): neighbors without self, or, with
+    A bag may have its own `extras["edges"]` (2 x E, [center, neighbor]): neighbors without self, or, with
     `extras["edge_weights"]` (E), all of A as it is. `prepare` adds `extras["adjacency"]`, A as a sparse matrix.
     """
 

@@ -80,7 +80,7 @@ class DeepAttnMISLConfig(EmbeddingConfig):
 class DeepAttnMISL(MILModel):
     """DeepAttnMISL; see the module's text for the formulas.
 
-    A bag may bring its own `extras["clusters"]` (N, cluster of each tile from 0); otherwise `prepare` adds them.
+    A bag may have its own `extras["clusters"]` (N, cluster of each tile from 0); otherwise `prepare` adds them.
     """
 
     config_type = DeepAttnMISLConfig

@@ -53,7 +53,7 @@ class PseudoBags(RandomModule):
     """Which pseudo-bag each tile of a bag is in (N numbers from 0), and how many pseudo-bags there are.
 
     In training dealt at random; otherwise by the name and size of the bag and the number of the repeat, whatever else
-    was drawn before. A split that the bag brings with it is taken as it is.
+    was drawn before. A split in the extras of the bag is used as it is.
     """
 
     def __init__(self, groups: int) -> None:

@@ -168,8 +168,7 @@ class MHIM(PureMHIM):
         return self.forward_masked(bag) if self.training else super().forward(bag)
 
     def forward_masked(self, bag: Bag) -> Output:
-        """The student on the tiles that the teacher keeps. In eval mode there is no dropout, and no tile is left
-        out for having been merged."""
+        """The student on the tiles that the teacher keeps; in eval mode without dropout, and with merged tiles, too."""
         teacher_feature, ranking = self.teach(bag)
         mask = self.mask(ranking)
         embedded = self.embed(bag.features[mask.kept])

@@ -67,7 +67,7 @@ class PatchGCNConfig(EmbeddingConfig):
 class PatchGCN(MILModel):
     """Patch-GCN; see the module's text for the formulas.
 
-    A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]); `prepare` adds `extras["adjacency"]`, the
+    A bag may have its own `extras["edges"]` (2 x E, [center, neighbor]); `prepare` adds `extras["adjacency"]`, the
     same edges as a sparse matrix (row: the receiving tile).
     """
 
