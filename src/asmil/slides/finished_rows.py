@@ -7,9 +7,9 @@ import io
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import Field, asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -18,11 +18,14 @@ from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.settings.made_from import RecordFile
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 SAVE_EVERY_S = 2.0
-Row = TypeVar("Row", bound="DataclassInstance")
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Row = TypeVar("Row", bound=_Dataclass)
 
 
 class FinishedRows(Generic[Row]):
