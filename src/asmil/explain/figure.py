@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from shapely import MultiPolygon, get_coordinates, get_rings
+from shapely import MultiPolygon, get_coordinates, get_parts, get_rings
 
 from asmil.explain.canvas import (
     INK,
@@ -114,7 +114,7 @@ def draw_map(view: View, raster: TileRaster, values: Floats, scale: ColorScale, 
 def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -> Pixels:
     """A copy of a picture with the outlines of annotations: a dark line with a light border, visible on every color."""
     drawn = picture.copy()
-    rings = [get_coordinates(ring) for shape in shapes for ring in get_rings(shape)]
+    rings = [get_coordinates(ring) for shape in shapes for ring in get_rings(get_parts(shape))]
     outlines = [subpixel_points(ring - (view.left, view.top), view.downsample) for ring in rings]
     for color, thickness in ((CONTOUR_HALO, 5), (CONTOUR_INK, 2)):
         cv2.polylines(drawn, outlines, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
