@@ -33,7 +33,7 @@ from asmil.explain.heatmaps import HeatmapPlan, draw_slide
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.tile_map import framed
+from asmil.explain.tile_map import slide_frame
 from asmil.runs.run import Run
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
@@ -98,7 +98,8 @@ def measure(work: Path, runs: dict[str, Path], n_tiles: int, rounds: int) -> lis
     numbers = np.arange(n_tiles)
     coords = np.stack([numbers % columns, numbers // columns], axis=1) * TILE_PX
     values = np.random.default_rng(1).random(n_tiles)
-    frame, scale = framed(asked.name, coords, float(TILE_PX)), natural_scale("attention", values, float(values.mean()))
+    frame = slide_frame(asked.name, coords, tile_px=float(TILE_PX))
+    scale = natural_scale("attention", values, float(values.mean()))
     more = {"probability normal": 1 - values, "probability tumor": values}
 
     def export() -> None:

@@ -25,7 +25,7 @@ from asmil.explain.figure import (
     tissue_view,
 )
 from asmil.explain.overlay_tiff import write_overlay
-from asmil.explain.tile_map import TileMap, checked_values, framed, slide_frame
+from asmil.explain.tile_map import TileMap, checked_values, slide_frame
 from asmil.explain.tile_raster import NO_TILE, tile_raster
 from asmil.slides.opening import open_slide
 
@@ -75,7 +75,7 @@ def test_a_map_has_the_colors_of_its_values_whatever_the_opacity_of_others():
     coords = grid(4, 2, 10)
     values = np.array([0.0, 1, 2, 3, 4, 5, 6, np.nan])
     scale = color_scale(values, "absolute", limits=(0, 6))
-    frame = framed("s", coords, 10.0)
+    frame = slide_frame("s", coords, tile_px=10.0)
     plain = draw_map(tissue_view(frame, None, 40), tile_raster(coords, 10), values, scale)
     assert plain.shape == (20, 40, 3)
     expected = lookup_table("viridis")[np.rint(np.arange(7) / 6 * 255).astype(int)]
@@ -151,7 +151,7 @@ def test_frames_refuse_what_does_not_fit():
 def test_a_figure_with_annotations_and_the_contact_sheet():
     draw = np.random.default_rng(0)
     image = ArraySlide(draw.integers(0, 255, (200, 300, 3), dtype=np.uint8))
-    frame = framed("slide-1", grid(9, 6, 32), 32.0, image=image)
+    frame = slide_frame("slide-1", grid(9, 6, 32), image=image, tile_px=32.0)
     values = draw.random(54)
     scale = color_scale(values)
     view = tissue_view(frame, image, 300)
@@ -189,7 +189,7 @@ def test_the_overlay_tiff_has_the_map_on_every_level(tmp_path, with_slide):
     image = ArraySlide(np.full((700, 900, 3), 255, np.uint8)) if with_slide else None
     coords = grid(7, 5, 128)
     values = np.arange(35.0)
-    frame = framed("s", coords, 128.0, image=image, mpp=0.5)
+    frame = slide_frame("s", coords, image=image, mpp=0.5, tile_px=128.0)
     write_overlay(tmp_path / "o.tif", frame, image, values, color_scale(values))
     with open_slide(tmp_path / "o.tif") as written:
         assert len(written.level_sizes) == 3

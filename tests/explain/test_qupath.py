@@ -13,7 +13,7 @@ from asmil import AsmilError
 from asmil.explain.color_scale import color_scale
 from asmil.explain.heatmaps import SlideOutlines
 from asmil.explain.qupath import high_regions, write_regions, write_tiles
-from asmil.explain.tile_map import framed
+from asmil.explain.tile_map import slide_frame
 from asmil.slides.annotations import read_annotations
 from asmil.slides.openslide_image import OpenSlideImage
 
@@ -23,7 +23,7 @@ SIDE = 100
 @pytest.fixture
 def frame():
     x, y = np.meshgrid(np.arange(10) * SIDE + 300, np.arange(8) * SIDE + 500)
-    return framed("s", np.stack([x.ravel(), y.ravel()], axis=1), float(SIDE))
+    return slide_frame("s", np.stack([x.ravel(), y.ravel()], axis=1), tile_px=float(SIDE))
 
 
 def peaks() -> np.ndarray:

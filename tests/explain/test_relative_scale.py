@@ -18,7 +18,7 @@ from asmil.explain.color_scale import (
 )
 from asmil.explain.report_panels import slide_panels
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.tile_map import TileMap, framed
+from asmil.explain.tile_map import TileMap, slide_frame
 from asmil.reporting.formats import format_significant
 
 FLAT = np.linspace(0.108, 0.114, 9) / np.linspace(0.108, 0.114, 9).sum()
@@ -133,7 +133,7 @@ def test_a_slide_of_a_patient_is_compared_with_all_tiles_of_the_patient():
 
 def test_panels_of_reports_say_that_a_map_is_flat_and_repeat_alarms():
     x, y = np.meshgrid(np.arange(3) * 10, np.arange(3) * 10)
-    frame = framed("s", np.stack([x.ravel(), y.ravel()], axis=1), 10.0)
+    frame = slide_frame("s", np.stack([x.ravel(), y.ravel()], axis=1), tile_px=10.0)
     (flat,) = slide_panels(frame, None, TileMap(FLAT, "attention"), alarms=["seeds disagree"])
     assert "flat" in flat.caption
     assert "seeds disagree" in flat.caption

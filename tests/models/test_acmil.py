@@ -208,7 +208,7 @@ def test_training_lowers_the_loss(arch, tiles):
 
 
 def test_heads_must_share_the_width_out():
-    with pytest.raises(AsmilError, match=r"model\.inner = 20 .*model\.heads = 8"):
+    with pytest.raises(AsmilError, match=r"width 20 .*model\.heads = 8"):
         make(arch="mha", inner=20)
     assert make(arch="ga", inner=20).embedding.width == 20
 

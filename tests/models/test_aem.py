@@ -156,7 +156,7 @@ def test_official_tensors_are_aem_where_a_weight_is_given():
 
 
 def test_refusals():
-    with pytest.raises(AsmilError, match=r"model\.inner = 10 .*model\.heads = 8"):
+    with pytest.raises(AsmilError, match=r"width 10 .*model\.heads = 8"):
         make("mha", inner=10)
     with pytest.raises(AsmilError, match=r"model\.base = dsmil"):
         make("dsmil", mil_dropout=2)

@@ -146,7 +146,7 @@ def test_start_of_the_weights():
 
 
 def test_width_must_fit_the_heads():
-    with pytest.raises(AsmilError, match=r"model\.inner = 10 .*model\.heads = 4"):
+    with pytest.raises(AsmilError, match=r"width 10 .*model\.heads = 4"):
         build("ilra", WIDTH, 2, inner=10, heads=4)
 
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
+from asmil.slides.byte_cache import ByteCache
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.openslide_image import OpenSlideImage
 from asmil.slides.overview import read_overview
-from asmil.slides.tiff_image import SegmentCache, segments_meeting
+from asmil.slides.tiff_image import segments_meeting
 from shared_data import SHARED_DATA, shared_file
 from tiff_writers import noise_image, shrunk, smooth_image, write_ome_slide, write_slide
 
@@ -179,7 +180,7 @@ def test_a_small_region_meets_few_segments(tmp_path, noise):
 
 
 def test_the_cache_is_bounded():
-    cache = SegmentCache(100)
+    cache = ByteCache(100)
     for key in range(5):
         cache.put(key, np.zeros(40, np.uint8))
         assert cache.get(3 if key > 3 else key) is not None

@@ -9,10 +9,11 @@ import tifffile
 
 from array_slide import ArraySlide
 from asmil.explain.color_scale import value_range
+from asmil.slides.byte_cache import ByteCache
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
 from asmil.slides.tiff_image import whole_jpeg
-from asmil.viewer.open_slides import ByteCache, OpenSlides
+from asmil.viewer.open_slides import OpenSlides
 from asmil.viewer.packing import pack
 from asmil.viewer.pyramid import TilePyramid, served_levels
 from asmil.viewer.tile_values import linear_bytes, percentile_bytes
@@ -166,7 +167,7 @@ def test_the_cache_keeps_within_its_bytes():
         return b"x" * size
 
     for key, size in (("a", 6), ("b", 6), ("b", 6), ("a", 6)):
-        assert len(cache.get((key,), lambda size=size: make(size))) == size
+        assert len(cache.get_or_make((key,), lambda size=size: make(size))) == size
     assert len(made) == 3
 
 

@@ -30,6 +30,7 @@ from asmil.cohort.problems import Problem, problems_of
 from asmil.cohort.reader import open_features
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Integers
 
 Form = Literal["plain", "softmax"]
 FORMS: tuple[Form, ...] = ("plain", "softmax")
@@ -100,7 +101,7 @@ def affine_dependence(
     )
 
 
-def distinct_tiles(features: Tensor) -> NDArray[np.int64]:
+def distinct_tiles(features: Tensor) -> Integers:
     """The rows (ascending) of N x D features that remain when copies of earlier tiles are removed."""
     raw = (features + 0).contiguous().view(torch.uint8).numpy()  # adding 0 turns -0 into 0
     _, first = np.unique(raw.view(f"V{raw.shape[1]}").ravel(), return_index=True)

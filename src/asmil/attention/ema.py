@@ -33,15 +33,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class EmaCopy(Stabilizer):
-    """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads.
-
-    The first bag shows which parameters they are, and the copies of all others are dropped. The copy is in eval mode,
-    has no gradients, moves with `.to()`, and its state dict restores it, also as part of another module's state dict.
+    """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads; see `Anchor`.
 
     The average of a half-precision parameter is kept in float32 besides the copy that computes, because bfloat16 and
     float16 round an update of 0.1 % away. The state dict contains the float32 average.
-
-    update: "step" moves the copy at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     """
 
     def __init__(self, model: nn.Module, read: Read, momentum: float, update: UpdateSchedule, name: str) -> None:
@@ -94,7 +89,6 @@ class EmaCopy(Stabilizer):
 
     def train(self, mode: bool = True) -> EmaCopy:
         """The copy always stays in eval mode."""
-        del mode
         return super().train(False)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> EmaCopy:
@@ -154,7 +148,6 @@ class EmaCopy(Stabilizer):
 
 def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
     """Put the float32 averages into a state dict, instead of their half-precision copies."""
-    del local_metadata
     assert isinstance(module, EmaCopy)
     for name, average in module._averages.items():
         state_dict[f"{prefix}copy.{name}"] = average
@@ -162,7 +155,6 @@ def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, l
 
 def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
     """Before a state is loaded: drop what had been dropped when it was saved, and take over its averages."""
-    del args
     assert isinstance(module, EmaCopy)
     start = f"{prefix}copy."
     saved = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}

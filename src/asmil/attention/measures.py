@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 TOP_SHARE = 0.01
 FLAT_SHARE = 0.9
@@ -88,7 +88,7 @@ def top_count(n_tiles: int, share: float = TOP_SHARE) -> int:
     return max(1, math.ceil(round(n_tiles * share, 9)))
 
 
-def heaviest(attention: Floats, count: int) -> npt.NDArray[np.bool_]:
+def heaviest(attention: Floats, count: int) -> Booleans:
     """A mask of the `count` heaviest tiles of every row; at ties the first tiles are used."""
     threshold = np.partition(attention, -count, axis=-1)[..., -count, None]
     above, level = attention > threshold, attention == threshold
@@ -98,7 +98,9 @@ def heaviest(attention: Floats, count: int) -> npt.NDArray[np.bool_]:
 
 def rank_correlation(p: Floats, q: Floats) -> Floats:
     """Spearman's correlation, with average ranks at ties; NaN if one attention is constant."""
-    ranks = [np.apply_along_axis(_average_ranks, -1, attention) for attention in (p, q)]
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(attention, axis=-1) for attention in (p, q)]
     first, second = (rank - rank.mean(axis=-1, keepdims=True) for rank in ranks)
     scale = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
     product = (first * second).sum(axis=-1)
@@ -111,11 +113,6 @@ def cross_entropy(logits: npt.NDArray[np.floating], target: int) -> Floats:
     values = np.asarray(logits, dtype=np.float64)
     values = values - values.max(axis=-1, keepdims=True)
     return np.asarray(np.log(np.exp(values).sum(axis=-1)) - values[..., target])
-
-
-def _average_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((counts.cumsum() - (counts - 1) / 2)[inverse])
 
 
 def bits(nats: float) -> float:

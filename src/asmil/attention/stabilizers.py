@@ -57,7 +57,7 @@ class TemporalEnsemble(Stabilizer):
         if before.shape != now.shape:
             raise AsmilError(
                 f"{slide}: its attention had the shape {tuple(before.shape)} before and has {tuple(now.shape)} now; "
-                "temporal ensembling needs the same tiles at every visit and an id of its own for every bag"
+                "temporal ensembling needs the same tiles at every visit and a different id for every bag"
             )
         per_row = divergences.kl(log_attention, before)
         # the logarithm of rho * before + (1 - rho) * now, which does not underflow

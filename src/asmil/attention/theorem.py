@@ -27,16 +27,16 @@ def nsf_low_bound(tau: float, highs: int) -> float:
 
 
 def lowest_temperature(gamma: float, kappa: float, highs: int = 2) -> float:
-    """From which T on softmax keeps high weights within a factor kappa > 1; 0 (any T) for a single high."""
+    """The lowest T at which softmax keeps high weights within a factor kappa > 1; 0 (any T) for a single high."""
     return gamma / math.log(kappa) if highs > 1 else 0.0
 
 
 def highest_temperature(tau: float, highs: int, epsilon: float) -> float:
-    """Up to which T softmax keeps low weights at or below epsilon, whatever scores the premise allows."""
+    """The highest T at which softmax keeps low weights at or below epsilon, for all scores of the premise."""
     room = math.log(1 / epsilon - 1) - math.log(highs) if epsilon < 1 else -math.inf
     return 2 * tau / room if room > 0 else math.inf
 
 
 def highest_temperature_as_printed(tau: float, highs: int, epsilon: float) -> float:
-    """The limit in the statement of the theorem: lower than necessary, kept to be compared with."""
+    """The limit in the statement of the theorem: lower than necessary, kept for comparison."""
     return 2 * tau / math.log(highs / epsilon)

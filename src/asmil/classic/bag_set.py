@@ -33,12 +33,10 @@ class BagSet:
 
     @property
     def n_bags(self) -> int:
-        """B."""
         return len(self.label)
 
     @property
     def n_features(self) -> int:
-        """D."""
         return int(self.features.shape[1])
 
     def bags(self) -> list[Floats32]:
@@ -113,7 +111,7 @@ def _numbers(path: Path, features: ArrayLike) -> Floats32:
             f"{path}: its features are an array of shape {list(values.shape)} and type {values.dtype}; they must be a "
             "table of numbers, instances x features"
         )
-    # overflow is found below, with its place
+    # overflow is reported below, with its row and column
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
     wrong = np.argwhere(~(np.abs(values) <= LARGEST_FEATURE))

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import SVC
 
 from asmil.classic.bag_set import BagSet
 from asmil.classic.folds import scaled
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Floats, Integers
 
-Scores = NDArray[np.float64]
+Scores = Floats
 """n x 2: the larger value of a row is the class; the second column ranks bags."""
 
 SVM: dict[str, Any] = {"kernel": "rbf", "C": 1.0, "gamma": "scale", "class_weight": "balanced"}
@@ -39,7 +38,6 @@ def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Score
     rounds. All instances of negative bags are negative. A bag scores as its highest instance; above 0 it is positive.
     Features are scaled by the training bags. Nothing is random.
     """
-    del seed
     features = scaled(bag_set, train)
     positive = [np.flatnonzero(bag_set.bag == bag) for bag in train if bag_set.label[bag] == 1]
     negative = features[np.isin(bag_set.bag, train) & (bag_set.label[bag_set.bag] == 0)]

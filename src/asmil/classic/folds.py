@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from asmil.classic.bag_set import BagSet
@@ -52,7 +51,7 @@ def scaling(bag_set: BagSet, bags: Integers) -> tuple[Floats32, Floats32]:
     return center, np.where(constant, np.inf, features.std(axis=0)).astype(np.float32)
 
 
-def scaled(bag_set: BagSet, bags: Integers) -> NDArray[np.float32]:
+def scaled(bag_set: BagSet, bags: Integers) -> Floats32:
     """All instances, scaled by those of some bags."""
     center, scale = scaling(bag_set, bags)
     return np.asarray((bag_set.features - center) / scale)

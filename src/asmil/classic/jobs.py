@@ -39,7 +39,7 @@ class Job:
     file: Path | None = None
 
     def made_from(self, bag_set: BagSet) -> dict[str, Any]:
-        """All that decides the result."""
+        """Everything that determines the result."""
         return {"data": bag_set.fingerprint(), "folds": self.n_folds, "settings": self.contender.settings()}
 
 
@@ -71,17 +71,15 @@ def run_job(job: Job, bag_set: BagSet) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClassicWorker:
-    """What every worker process gets: the sets. Results are written as soon as they are there."""
+    """Makes workers, which get all sets and write every result as soon as it is finished."""
 
     sets: Mapping[str, BagSet]
 
-    def __call__(self, place: Place) -> Worker:
-        """A worker."""
-        del place
+    def __call__(self, worker: Place) -> Worker:
         return self._work
 
     def _work(self, job: Job) -> dict[str, Any]:
-        with exact_arithmetic(threads=1):  # every core has a worker of its own
+        with exact_arithmetic(threads=1):  # every core has its own worker
             result = run_job(job, self.sets[job.set_name])
         if job.file is not None:
             write_json(job.file, result)
@@ -97,7 +95,7 @@ def _predict_baseline(method: str, bag_set: BagSet, folds: list[Fold], seed: int
 
 @dataclass(frozen=True)
 class Done:
-    """A job that has ended: its result, or why it has none. before: an earlier command did it."""
+    """A job that has ended: its result, or why it has none. before: an earlier command ran it."""
 
     job: Job
     result: dict[str, Any] | None = None

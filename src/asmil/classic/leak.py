@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Booleans, Floats
 
 LIMIT = 0.98
 _SHOWN = 3
@@ -23,8 +24,8 @@ class ColumnScores:
     suspects: the columns (from 0) that do so too well, the best first
     """
 
-    per_instance: NDArray[np.float64]
-    per_bag: NDArray[np.float64]
+    per_instance: Floats
+    per_bag: Floats
     suspects: tuple[int, ...]
 
     @property
@@ -49,7 +50,7 @@ def column_scores(bag_set: BagSet) -> ColumnScores:
     return ColumnScores(per_instance, per_bag, tuple(int(column) for column in order if suspect[column]))
 
 
-def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> NDArray[np.float64]:
+def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> Floats:
     """The accuracy of the best single threshold on each column of `values` (n x D), either side being class 1.
 
     >>> best_threshold(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [4.0, 5.0]]), np.array([0, 1, 1, 1])).tolist()
@@ -58,7 +59,7 @@ def best_threshold(values: NDArray[np.floating], label: NDArray[np.integer]) -> 
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)
     sign = np.where(label > 0, -1, 1)[order]
-    # right answers when the first k of the order are called 0, less those when all are called 1
+    # correct answers if the first k in the order are of class 0, minus those if all are of class 1
     gained = np.vstack([np.zeros((1, values.shape[1]), dtype=np.int64), np.cumsum(sign, axis=0)])
     no_cut = np.vstack([np.zeros((1, values.shape[1]), dtype=bool), ordered[1:] == ordered[:-1]])
     right = int(np.sum(label > 0)) + gained[:-1]
@@ -84,6 +85,6 @@ def refuse_leaks(bag_set: BagSet) -> ColumnScores:
     )
 
 
-def _predicts(accuracy: NDArray[np.float64], label: NDArray[np.integer]) -> NDArray[np.bool_]:
+def _predicts(accuracy: Floats, label: NDArray[np.integer]) -> Booleans:
     rarer = min(float(np.mean(label > 0)), float(np.mean(label == 0)))
     return np.asarray((accuracy >= LIMIT) & (1 - accuracy <= rarer / 2))

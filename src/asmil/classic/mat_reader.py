@@ -56,7 +56,7 @@ def main(path: str, out: str) -> int:
         print(error)
     except NotImplementedError:
         print("it is a version 7.3 .mat file; write it again with save(..., '-v7')")
-    except Exception as error:  # noqa: BLE001 - SciPy fails on damaged files in any way it likes
+    except Exception as error:  # noqa: BLE001 - SciPy raises many kinds of errors on damaged files
         print(f"it cannot be read as a .mat file ({' '.join(str(error).split())}); write it again with '-v7'")
     else:
         return 0

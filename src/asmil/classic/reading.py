@@ -1,4 +1,4 @@
-"""Which files hold benchmark sets, and reading them by what they hold."""
+"""Find the files of benchmark sets, and read them by their content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUFFIXES = (".npz", ".mat", *TEXT_SUFFIXES)
 
 
 def find_sets(paths: Iterable[Path]) -> list[Path]:
-    """The files behind files and folders, by name; two files that would be one set are refused."""
+    """The files behind files and folders, by name; two files with the same name are refused."""
     files = [file for path in paths for file in (_in_folder(path) if path.is_dir() else [_existing(path)])]
     by_name: dict[str, Path] = {}
     for file in dict.fromkeys(files):

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.classic.folds import Fold
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Floats, Integers
 from asmil.tasks.metrics import accuracy, cross_entropy, macro_auc, predicted_classes
 
-Scores = NDArray[np.float64]
+Scores = Floats
 RULES = {
     "last": "after the last epoch",
     "val": "at the epoch that an inner ninth of the training bags chose",

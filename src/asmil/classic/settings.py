@@ -1,4 +1,4 @@
-"""The settings of methods on small benchmark sets: one hidden width, one way of training, none tuned to a set."""
+"""The settings of methods on small benchmark sets: one hidden width and one training recipe, not tuned to a set."""
 
 from __future__ import annotations
 
@@ -52,16 +52,14 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """What the row is called."""
         return self.method if self.preset == "paper" or self.config is None else f"{self.method} ({self.preset})"
 
     @property
     def file_name(self) -> str:
-        """The name as a part of file names."""
         return self.method if self.preset == "paper" or self.config is None else f"{self.method}-{self.preset}"
 
     def settings(self) -> dict[str, Any]:
-        """All that decides its numbers, besides data and seed, by dotted name."""
+        """Everything that determines its numbers, except data and seed, by dotted name."""
         if self.config is None:
             return dict(BASELINES[self.method].settings)
         tree = self.config.model_dump(mode="json")

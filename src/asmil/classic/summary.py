@@ -78,7 +78,7 @@ def make_report(
     rows: Sequence[Contender],
     protocol: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All that `classic.json` holds."""
+    """The content of `classic.json`."""
     return {
         "asmil": __version__,
         "protocol": dict(protocol),

@@ -107,9 +107,9 @@ def csv_table(report: Report) -> str:
 
 
 def rules_of(report: Report) -> list[str]:
-    """The rules that a report has results of, the main one first."""
-    there = {entry["rule"] for entry in report["results"]}
-    return [rule for rule in RULES if rule in there]
+    """The rules with results in a report, the main one first."""
+    present = {entry["rule"] for entry in report["results"]}
+    return [rule for rule in RULES if rule in present]
 
 
 def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any]], str]) -> str:
@@ -149,7 +149,7 @@ def paper_grid(report: Report) -> Table | None:
 def _grid(columns: list[str], rows: list[str], cells: dict[tuple[str, str], tuple[float, float]]) -> Table:
     shown = []
     for row in rows:
-        there = [cells.get((row, name)) for name in columns]
-        if any(there):
-            shown.append([row, *(Cell(f"{cell[0]:.3f}", spread=f"{cell[1]:.3f}") if cell else NONE for cell in there)])
+        values = [cells.get((row, name)) for name in columns]
+        if any(values):
+            shown.append([row, *(Cell(f"{cell[0]:.3f}", spread=f"{cell[1]:.3f}") if cell else NONE for cell in values)])
     return Table(("method", *columns), shown)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from asmil.classic.bag_set import BagSet, make_bag_set
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats
 
 BAG_COLUMNS = ("bag", "bag_id", "molecule_name")
 LABEL_COLUMNS = ("label", "class")
@@ -67,12 +67,10 @@ def _only(path: Path, header: list[str], names: Sequence[str]) -> str:
     return columns[0]
 
 
-def _numeric(
-    path: Path, table: pd.DataFrame, columns: Sequence[int] | Sequence[str], first_line: int
-) -> NDArray[np.float64]:
+def _numeric(path: Path, table: pd.DataFrame, columns: Sequence[int] | Sequence[str], first_line: int) -> Floats:
     """Columns as numbers; a cell that is not a number is an error that names its row and column."""
     texts = table[list(columns)]
-    values: NDArray[np.float64] = texts.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
+    values: Floats = texts.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.argwhere(np.isnan(values))
     if len(wrong):
         row, column = wrong[0]

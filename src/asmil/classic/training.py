@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from asmil.classic.bag_set import BagSet
@@ -15,7 +14,7 @@ from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.runs.config import RunConfig
 from asmil.runs.model import build_model
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Floats, Integers
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.labeled_bags import BagList, BagSource, LabeledBags
 from asmil.training.loop import Trainer
@@ -25,9 +24,7 @@ from asmil.training.side_by_side.train import fit_side_by_side
 CLASSES = ("0", "1")
 
 
-def train_parts(
-    config: RunConfig, bag_set: BagSet, parts: Sequence[Integers], seed: int
-) -> tuple[NDArray[np.float64], str | None]:
+def train_parts(config: RunConfig, bag_set: BagSet, parts: Sequence[Integers], seed: int) -> tuple[Floats, str | None]:
     """Train once on each of some parts of the bags; side by side, or one at a time if the method needs that.
 
     Returns the probabilities of all bags after every epoch of the last stage (E x R x B x 2), and the reason why the
@@ -87,7 +84,7 @@ class PartTraining:
         self.trainer = Trainer(model, Classification(CLASSES, weights), config, seed=own_seed, device=device)
         center, scale = (torch.from_numpy(values) for values in scaling(bag_set, part))
         self.bags = StandardizedBags(features, range(len(features)), center, scale)
-        self.course: list[NDArray[np.float64]] = []
+        self.course: list[Floats] = []
 
     def start(self, bags: BagSource, own: BagSource, on_epoch: Callable[[], None]) -> LabeledBags:
         """The training bags with their labels; `bags`, all bags, are predicted after every epoch from now on."""

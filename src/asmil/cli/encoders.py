@@ -61,7 +61,7 @@ def _weights(entry: EncoderEntry) -> tuple[str, str]:
 
 
 def _details(entry: EncoderEntry) -> dict[str, str]:
-    from asmil.slides.encoders.own_callable import is_own
+    from asmil.settings.own_code import names_code
     from asmil.slides.encoders.weights import how_to_get, present_weights
 
     details = {
@@ -69,7 +69,7 @@ def _details(entry: EncoderEntry) -> dict[str, str]:
         "features": f"{entry.width} per tile",
         "tile": f"{entry.tile_px} px at {entry.mpp:g} um/px is recommended",
     }
-    if is_own(entry.name):
+    if names_code(entry.name):
         return details | {"transform": "gets values from 0 to 1; everything else is up to it"}
     weights = present_weights(entry)
     return details | {

@@ -33,7 +33,6 @@ class Box(NamedTuple):
 
     @property
     def pixels(self) -> tuple[slice, slice]:
-        """Its rows and columns."""
         return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
 
 

@@ -24,7 +24,6 @@ class Caveats:
         return [*(f"Alarm: {alarm}" for alarm in self.alarms), *noted]
 
     def height(self, width: int, size: int) -> int:
-        """Height of all paragraphs in pixels."""
         return sum(len(wrapped(text, width, size)) for text in self.texts) * (size + LINE_GAP)
 
     def draw(self, picture: Pixels, left: int, top: int, width: int, size: int) -> None:

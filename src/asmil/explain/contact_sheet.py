@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.explain.canvas import PAPER, SOFT_INK, shortened, write
 from asmil.explain.caveats import NO_CAVEATS, Caveats
@@ -14,6 +13,7 @@ from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.reporting.formats import format_alike
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.tiling import TileReader
+from asmil.tables.arrays import Floats, Integers
 
 SHOWN_TILES = 12
 TILE_PX = 224
@@ -21,18 +21,18 @@ COLUMNS = 6
 EDGE, GAP, TITLE, HEADING, CAPTION, FRAME_PX = 20, 10, 60, 34, 40, 6
 
 
-def top_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def top_tiles(values: Floats, count: int) -> Integers:
     """The tiles with the highest values, highest first; ties: the earlier tile. Tiles without a value are left out."""
     order = np.argsort(-values, kind="stable")
     return order[~np.isnan(values[order])][:count]
 
 
-def bottom_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def bottom_tiles(values: Floats, count: int) -> Integers:
     """The tiles with the lowest values, lowest first."""
     return top_tiles(-values, count)
 
 
-def extreme_tiles(values: NDArray[np.float64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def extreme_tiles(values: Floats, count: int) -> tuple[Integers, Integers]:
     """The `count` highest and the `count` lowest tiles; fewer on a small slide, so that no tile is in both."""
     with_value = int((~np.isnan(values)).sum())
     return top_tiles(values, min(count, (with_value + 1) // 2)), bottom_tiles(values, min(count, with_value // 2))

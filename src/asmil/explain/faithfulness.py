@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -33,7 +32,7 @@ from asmil.runs.bundle import refuse_bundle
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
 from asmil.settings.made_from import DoneBefore, MadeFrom, file_content
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats, Integers
 from asmil.tasks.base import TaskKind
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.intervals import drawn_slides, mean_estimate
@@ -109,7 +108,6 @@ class Faithfulness:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
         return self.path.resolve().name
 
 
@@ -189,8 +187,8 @@ class FlippingPlan:
     truth: Path | None
     kept: FlippedSlides | None
 
-    def __call__(self, place: Place) -> Callable[[Unit], FlippedSlide]:
-        device = place.device if self.settings.device == "auto" else self.settings.device
+    def __call__(self, worker: Place) -> Callable[[Unit], FlippedSlide]:
+        device = worker.device if self.settings.device == "auto" else self.settings.device
         return self.worker(RunExplainer(Run(self.run, device, self.settings.method)))
 
     def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
@@ -254,7 +252,7 @@ def _flip_slides(
     to_do = [unit for unit in units if unit.name not in stored]
     chosen = InlineEngine() if engine is None else engine(len(to_do))
     # the models are already loaded in this process
-    make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
+    make_worker = (lambda worker: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
     with closing(chosen.run(make_worker, to_do)) as outcomes:
         for done, outcome in enumerate(outcomes, start=len(stored) + 1):
             name = outcome.job.name
@@ -332,7 +330,7 @@ def _flip_slide(
 def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, name: str) -> Ask:
     index, device = explainer.names.index(name), explainer.run.device
 
-    def ask(order: npt.NDArray[np.int64], counts: Sequence[int]) -> Floats:
+    def ask(order: Integers, counts: Sequence[int]) -> Floats:
         by_model = []
         for each in trained:
             logits = logits_after_removal(each.model, bag, torch.from_numpy(order.copy()), counts, device)
@@ -351,7 +349,7 @@ def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Pat
     return beside if beside.is_file() else None
 
 
-def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.bool_] | None:
+def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> Booleans | None:
     """N, whether each tile is tumor; None if the table does not have all tiles of the slide."""
     if bag.coords is None:
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from shapely.geometry import MultiPolygon
+from shapely import MultiPolygon, get_coordinates, get_parts, get_rings
 
 from asmil.explain.canvas import (
     INK,
@@ -34,6 +34,8 @@ from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.pixel_regions import resize
+from asmil.slides.qc import SUBPIXEL_BITS, subpixel_points
+from asmil.tables.arrays import Floats
 
 PANEL_PX = 900
 """The longer side of a panel."""
@@ -48,7 +50,6 @@ GLASS = 244
 """The gray of the background, and of a canvas without a slide."""
 OPACITY = 0.65
 CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
-SUBPIXEL_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANE
     return View(resize(cut, width, height), width, height, first_column * step_x, first_row * step_y, step)
 
 
-def draw_map(
-    view: View, raster: TileRaster, values: NDArray[np.float64], scale: ColorScale, opacity: float = OPACITY
-) -> Pixels:
+def draw_map(view: View, raster: TileRaster, values: Floats, scale: ColorScale, opacity: float = OPACITY) -> Pixels:
     """The view in gray with the colors of the tiles over it; without a slide, on a plain background."""
     tiles = view.tiles(raster)
     picture = _gray(view)
@@ -115,12 +114,8 @@ def draw_map(
 def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -> Pixels:
     """A copy of a picture with the outlines of annotations: a dark line with a light border, visible on every color."""
     drawn = picture.copy()
-    outlines = [
-        _in_view(np.asarray(ring.coords)[:, :2], view)
-        for shape in shapes
-        for polygon in shape.geoms
-        for ring in (polygon.exterior, *polygon.interiors)
-    ]
+    rings = [get_coordinates(ring) for shape in shapes for ring in get_rings(get_parts(shape))]
+    outlines = [subpixel_points(ring - (view.left, view.top), view.downsample) for ring in rings]
     for color, thickness in ((CONTOUR_HALO, 5), (CONTOUR_INK, 2)):
         cv2.polylines(drawn, outlines, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
     return drawn
@@ -261,12 +256,6 @@ def _gray(view: View) -> Pixels:
     gray = cv2.cvtColor(view.pixels, cv2.COLOR_RGB2GRAY)
     lighter = np.rint(gray * 0.75 + 255 * 0.25).astype(np.uint8)
     return np.repeat(lighter[..., None], 3, axis=2)
-
-
-def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
-    # level-0 position p is at p / downsample in the view, and the center of its first pixel at 0.5
-    points = ((ring - (view.left, view.top)) / view.downsample - 0.5) * 2**SUBPIXEL_BITS
-    return np.asarray(np.rint(points), dtype=np.int32)
 
 
 def _columns(panels: int, width: int, height: int) -> int:

@@ -58,6 +58,5 @@ class FlippedSlides:
         return (stored, stored.made_from) if stored.name == name else None
 
     def write(self, slide: FlippedSlide, made_from: Record) -> None:
-        """Keep a finished slide."""
         text = TypeAdapter(_StoredSlide).dump_json(_StoredSlide(**vars(slide), made_from=made_from)).decode()
         write_text(file_in(self.folder, slide.name, ".json"), text + "\n")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import PlainSerializer, PlainValidator
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Floats, Integers
 
 Curve = Annotated[
     Floats,
@@ -28,7 +28,6 @@ Curve = Annotated[
     PlainSerializer(lambda curve: curve.tolist()),
 ]
 """Numbers over the shares of removed tiles; a list in JSON."""
-Integers = npt.NDArray[np.int64]
 Ask = Callable[[Integers, Sequence[int]], Floats]
 """The predictions after the first tiles of an order are removed, for several numbers of tiles: R x 2, the evidence, and
 the same as it is shown to readers (a probability, a risk)."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from shapely.geometry import MultiPolygon
 
 from asmil.engine.jobs import Engine, Place, Progress, made_progress
-from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.caveats import Caveats
-from asmil.explain.color_scale import ColorScale, scales_of
+from asmil.explain.color_scale import scales_of
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
 from asmil.explain.ingredients import keeps, run_contents, slide_contents
@@ -26,18 +23,17 @@ from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer, open_explainer
 from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.slide_maps import SlideMaps, maps_of_runs, maps_of_scores
-from asmil.explain.tile_map import SlideFrame, slide_frame
-from asmil.files import replacing
+from asmil.explain.slide_maps import maps_of_runs, maps_of_scores
+from asmil.explain.tile_map import slide_frame
 from asmil.runs.run import Run
 from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
-from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.slides.annotations import regions_on_slide
-from asmil.slides.image import SlideImage
+from asmil.slides.file_names import slide_content
+from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
-from asmil.slides.slide_content import slide_content
 from asmil.tables.names import file_in
 
 
@@ -63,7 +59,6 @@ class SlideOutlines:
 
 
 TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
-SAVE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +102,8 @@ class HeatmapPlan:
     method: str | None = None
     alarms: tuple[str, ...] = ()
 
-    def __call__(self, place: Place) -> Callable[[AskedSlide], tuple[HeatmapRow, Record]]:
-        device = place.device if self.device == "auto" else self.device
+    def __call__(self, worker: Place) -> Callable[[AskedSlide], tuple[HeatmapRow, Record]]:
+        device = worker.device if self.device == "auto" else self.device
         explainers = [open_explainer(run, device, self.method) for run in self.runs]
         made_from = self.made_from()
 
@@ -157,40 +152,28 @@ def draw_heatmaps(
     if plan.annotations is not None:
         wanted |= {"annotations": str(plan.annotations.source), "mask_value": plan.annotations.mask_value}
     claim_folder(plan.out / SETTINGS, wanted, "heat maps", done_before.again)
-    rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
-    records = RecordFile(plan.out)
-    known, made_from = records.read(), plan.made_from()
+    table, made_from = FinishedRows(plan.out / TABLE, HeatmapRow), plan.made_from()
     kept: set[str] = set()
     for slide in slides:
-        row, record = rows.get(slide.name), known.get(slide.name)
+        row, record = table.rows.get(slide.name), table.records.get(slide.name)
         if row is None or not all((plan.out / name).is_file() for name in row.files.split(";")):
             continue
         if keeps(done_before, slide.name, record, partial(made_from, slide)):
             kept.add(slide.name)
     done_before.refuse(plan.out)
-    known |= {slide.name: made_from(slide).refreshed(known[slide.name]) for slide in slides if slide.name in kept}
+    for slide in slides:
+        if slide.name in kept:
+            table.records[slide.name] = made_from(slide).refreshed(table.records[slide.name])
     to_do = [slide for slide in slides if slide.name not in kept]
-    for slide in to_do:
-        rows.pop(slide.name, None)
-    failures, saved_at, already_done = [], time.monotonic(), len(slides) - len(to_do)
-    try:
-        with closing(engine.run(plan, to_do)) as outcomes:
-            for done, outcome in enumerate(outcomes, start=already_done + 1):
+    failures, already_done = [], len(slides) - len(to_do)
+    with closing(table.run(engine, plan, to_do)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=already_done + 1):
+            if outcome.result is None:
                 name, error = outcome.job.name, str(outcome.error)
-                if outcome.result is not None:
-                    rows[name], known[name] = outcome.result
-                else:
-                    failures.append(error if name in error else f"{name}: {error}")
-                if time.monotonic() - saved_at > SAVE_EVERY_S:
-                    records.write(known)
-                    _write_rows(plan.out / TABLE, rows)
-                    saved_at = time.monotonic()
-                if progress is not None:
-                    progress(done, len(slides))
-    finally:
-        records.write(known)  # first: rows without a record are those of earlier versions
-        _write_rows(plan.out / TABLE, rows)
-    drawn = tuple(rows[slide.name] for slide in slides if slide.name in rows)
+                failures.append(error if name in error else f"{name}: {error}")
+            if progress is not None:
+                progress(done, len(slides))
+    drawn = tuple(table.rows[slide.name] for slide in slides if slide.name in table.rows)
     return HeatmapResult(drawn, tuple(sorted(failures)), already_done, plan.alarms)
 
 
@@ -214,7 +197,13 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         if outlines == []:
             notes.append("no annotations of this slide")
         caveats = Caveats(plan.alarms, tuple(notes))
-        files = [_write_figure(plan.out, frame, image, slide_maps, scales, outlines, settings, caveats)]
+        many = len(slide_maps.maps) > 3
+        view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
+        panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
+        opacity = settings.opacity if image is not None else 1.0
+        figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
+        files = [file_in(plan.out, asked.name, ".png")]
+        write_png(files[0], figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
         shown, scale = slide_maps.maps[slide_maps.main], scales[slide_maps.main]
         made_progress()
         if image is not None and settings.tiles:
@@ -225,62 +214,11 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
             files.append(file_in(plan.out, asked.name, "_overlay.tif"))
             write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity, caveats)
         if settings.qupath:
-            files += _write_qupath(plan.out, frame, slide_maps, scale, settings.cut, origin, caveats)
+            files += [file_in(plan.out, asked.name, ending) for ending in ("_tiles.geojson", "_regions.geojson")]
+            write_tiles(files[-2], frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
+            write_regions(files[-1], frame, shown.values, shown.kind, scale, settings.cut, origin, caveats)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
     kinds = ";".join(dict.fromkeys(tile_map.kind for tile_map in slide_maps.maps))
     return HeatmapRow(
         asked.name, len(frame.coords), kinds, slide_maps.about, names, "; ".join(notes), " ".join(plan.alarms)
     )
-
-
-def _write_figure(
-    out: Path,
-    frame: SlideFrame,
-    image: SlideImage | None,
-    slide_maps: SlideMaps,
-    scales: Sequence[ColorScale],
-    outlines: list[MultiPolygon] | None,
-    settings: HeatmapSettings,
-    caveats: Caveats,
-) -> Path:
-    many = len(slide_maps.maps) > 3
-    view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
-    panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
-    opacity = settings.opacity if image is not None else 1.0
-    path = file_in(out, frame.slide, ".png")
-    figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
-    write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
-    return path
-
-
-def _write_qupath(
-    out: Path,
-    frame: SlideFrame,
-    slide_maps: SlideMaps,
-    scale: ColorScale,
-    cut: float,
-    origin: tuple[int, int],
-    caveats: Caveats,
-) -> list[Path]:
-    shown = slide_maps.maps[slide_maps.main]
-    tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
-    write_tiles(tiles, frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
-    write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin, caveats)
-    return [tiles, regions]
-
-
-def _read_rows(path: Path) -> list[HeatmapRow]:
-    if not path.is_file():
-        return []
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        records = [{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")]
-        return [HeatmapRow(**{**row, "tiles": int(row["tiles"])}) for row in records]  # type: ignore[arg-type]
-    except (ValueError, KeyError, TypeError) as error:
-        raise AsmilError(f"{path}: the table cannot be read ({error}); remove it to draw all slides again") from None
-
-
-def _write_rows(path: Path, rows: Mapping[str, HeatmapRow]) -> None:
-    columns = list(HeatmapRow.__dataclass_fields__)
-    with replacing(path) as partial:
-        pd.DataFrame([vars(rows[name]) for name in sorted(rows)], columns=columns).to_csv(partial, index=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
@@ -16,9 +15,10 @@ from asmil.explain.color_scale import ColorScale
 from asmil.explain.figure import GLASS, OPACITY
 from asmil.explain.tile_map import SlideFrame
 from asmil.explain.tile_raster import NO_TILE, tile_raster
-from asmil.slides.image import Pixels, SlideImage, choose_level, true_downsamples
+from asmil.slides.image import Pixels, SlideImage, choose_level
 from asmil.slides.pixel_regions import resize
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.tables.arrays import Floats
 
 STRIP_ROWS = 1024
 """Rows that are computed at once; a multiple of the coarsest level's downsample."""
@@ -28,7 +28,7 @@ def write_overlay(
     path: Path | str,
     frame: SlideFrame,
     image: SlideImage | None,
-    values: NDArray[np.float64],
+    values: Floats,
     scale: ColorScale,
     mpp: float | None = None,
     opacity: float = OPACITY,
@@ -50,7 +50,7 @@ def write_overlay(
 def _strips(
     frame: SlideFrame,
     image: SlideImage | None,
-    values: NDArray[np.float64],
+    values: Floats,
     scale: ColorScale,
     size: tuple[int, int],
     opacity: float,
@@ -80,9 +80,8 @@ def _slide_strip(
     """Rows of the slide at the written resolution."""
     if image is None:
         return np.full((rows, size[0], 3), GLASS, dtype=np.uint8)
-    downsamples = true_downsamples(image.level_sizes)
-    level = choose_level(downsamples, min(step))
-    level_y = downsamples[level][1]
+    level = choose_level(image.downsamples, min(step))
+    level_y = image.downsamples[level][1]
     width = image.level_sizes[level][0]
     top, bottom = round(first * step[1] / level_y), round((first + rows) * step[1] / level_y)
     region = image.read(0, round(top * level_y), level, width, max(1, bottom - top))

@@ -23,7 +23,7 @@ from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
 from asmil.explain.tile_map import SlideFrame
 from asmil.files import replacing
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Floats, Integers
 
 BINS, RELATIVE_BINS = 10, 11
 """Number of classes of tiles, which QuPath colors by class: equal parts of the scale. Odd for a relative scale, so that
@@ -117,7 +117,7 @@ def write_regions(
     return len(features)
 
 
-def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, NDArray[np.int64]]]:
+def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, Integers]]:
     """Polygons of connected tiles above the cut, each with its tiles; sorted by the highest tile."""
     if not 0 <= cut < 1:
         raise AsmilError(f"the cut {cut:g} is not a share of the tiles; give a number from 0 to below 1, such as 0.9")
@@ -140,9 +140,9 @@ def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Po
 
 def _tile_lines(
     frame: SlideFrame,
-    known: NDArray[np.int64],
+    known: Integers,
     columns: Mapping[str, Floats],
-    bins: NDArray[np.int64],
+    bins: Integers,
     classes: Sequence[str],
     origin: tuple[int, int],
 ) -> Iterator[list[str]]:

@@ -24,8 +24,9 @@ from asmil.runs.cohort import RunCohort
 from asmil.runs.run import Run
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
+from asmil.tables.arrays import Booleans
 
-Mask = npt.NDArray[np.bool_]
+Mask = Booleans
 SIDE_PX = 420
 MOST_TRAININGS = 10
 """Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""

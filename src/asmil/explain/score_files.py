@@ -18,6 +18,7 @@ from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npy
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.settings.documents import one_line
+from asmil.tables.arrays import Floats, Integers
 from asmil.tables.text_table import read_text_table
 
 SCORE_NAMES = ("score", "scores", "value", "attention", "attention_scores", "probability", "prob")
@@ -32,8 +33,8 @@ MOST_SHOWN = 30
 class Scores:
     """N values (nan: no value) and, if the file has them, N x 2 corners of the tiles in level-0 pixels."""
 
-    values: npt.NDArray[np.float64]
-    coords: npt.NDArray[np.int64] | None
+    values: Floats
+    coords: Integers | None
     name: str
 
 
@@ -92,9 +93,9 @@ def _read_table(path: Path) -> Scores:
     return Scores(values, _corners(path, corners, len(values)), chosen)
 
 
-def _column(path: Path, name: str, cells: Sequence[str]) -> npt.NDArray[np.float64]:
+def _column(path: Path, name: str, cells: Sequence[str]) -> Floats:
     """The numbers of a column; nan where a cell is empty."""
-    values: npt.NDArray[np.float64] = pd.to_numeric(pd.Series(cells), errors="coerce").to_numpy(dtype=np.float64)
+    values: Floats = pd.to_numeric(pd.Series(cells), errors="coerce").to_numpy(dtype=np.float64)
     for row in np.flatnonzero(~(np.abs(values) <= LARGEST)).tolist():
         if cells[row]:
             raise AsmilError(
@@ -120,7 +121,7 @@ def _read_hdf5(path: Path) -> Scores:
     return Scores(values, None if coords is None else _corners(path, coords, len(np.atleast_1d(values))), name)
 
 
-def _numbers(path: Path, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _numbers(path: Path, stored: npt.NDArray[Any]) -> Floats:
     array = np.asarray(stored)
     if array.dtype.kind not in "fiub":
         raise AsmilError(f"{path}: it contains values of type {array.dtype}, not numbers; save an array of numbers")
@@ -135,7 +136,7 @@ def _numbers(path: Path, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return values
 
 
-def _corners(path: Path, coords: npt.NDArray[np.float64], n_tiles: int) -> npt.NDArray[np.int64]:
+def _corners(path: Path, coords: Floats, n_tiles: int) -> Integers:
     refuse_wrong_coords(path, torch.from_numpy(coords), n_tiles)
-    corners: npt.NDArray[np.int64] = np.rint(coords).astype(np.int64)
+    corners: Integers = np.rint(coords).astype(np.int64)
     return corners

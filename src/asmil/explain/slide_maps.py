@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag
@@ -26,6 +25,7 @@ from asmil.reporting.formats import format_count, format_number
 from asmil.runs.attention_file import AttentionRecord, read_attention
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
+from asmil.tables.arrays import Floats, Integers
 from asmil.tables.names import unique_names
 
 MOST_EPOCHS = 8
@@ -39,11 +39,11 @@ class SlideMaps:
     main: index of the map for pictures of a single map: highest tiles, outlines, TIFF and QuPath
     """
 
-    coords: npt.NDArray[np.int64] | None
+    coords: Integers | None
     info: FeatureInfo | None
     maps: tuple[TileMap, ...]
     about: str
-    measurements: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    measurements: dict[str, Floats] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     main: int = 0
 

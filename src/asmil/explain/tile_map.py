@@ -13,6 +13,7 @@ from asmil.cohort.reader import common_step, open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.slides.image import SlideImage
+from asmil.tables.arrays import Floats, Integers
 
 SAME_SIZE = 1
 """Pixels by which two records of a slide's size may differ: some tools round."""
@@ -29,7 +30,7 @@ class SlideFrame:
     """
 
     slide: str
-    coords: npt.NDArray[np.int64]
+    coords: Integers
     tile_px: float
     size_px: tuple[int, int]
     mpp: float | None = None
@@ -46,7 +47,7 @@ class TileMap:
     signed: whether 0 is meaningful
     """
 
-    values: npt.NDArray[np.float64]
+    values: Floats
     kind: str
     about: str = ""
     title: str = ""
@@ -67,8 +68,8 @@ class TileMap:
 def slide_frame(
     slide: str,
     coords: npt.ArrayLike | None,
-    info: FeatureInfo | None,
-    image: SlideImage | None,
+    info: FeatureInfo | None = None,
+    image: SlideImage | None = None,
     mpp: float | None = None,
     tile_px: float | None = None,
 ) -> SlideFrame:
@@ -89,10 +90,20 @@ def slide_frame(
     tile_px = tile_px or (common_step(corners) if info is None else info.tile_side_level0(mpp))
     if tile_px is None:
         raise AsmilError(f"{slide}: the side of its tiles at level 0 is unknown; give it with --tile-px")
-    return framed(slide, corners, tile_px, info, image, mpp)
+    stated = None
+    if info is not None and info.slide_width_px and info.slide_height_px:
+        stated = (info.slide_width_px, info.slide_height_px)
+    extent = np.ceil(corners.max(axis=0) + tile_px).astype(int)
+    size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
+    if image is not None:
+        _refuse_other_size(slide, image, stated, corners, tile_px)
+    mpp = mpp or (info.mpp if info is not None else None)
+    if mpp is None and image is not None and image.resolution is not None:
+        mpp = image.resolution.mpp
+    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
 
 
-def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
+def pixel_coords(bag: Bag, info: FeatureInfo) -> Integers | None:
     """N x 2, upper left corners of the tiles in level-0 pixels; None if they are unknown.
 
     info: the header of the feature file; its resolution is used if the coordinates are in microns
@@ -125,33 +136,11 @@ def read_frame(
     return slide_frame(slide, coords, info, image, mpp)
 
 
-def framed(
-    slide: str,
-    corners: npt.NDArray[np.int64],
-    tile_px: float,
-    info: FeatureInfo | None = None,
-    image: SlideImage | None = None,
-    mpp: float | None = None,
-) -> SlideFrame:
-    """The frame of tiles with a known side; an image that the tiles do not fit is refused."""
-    stated = None
-    if info is not None and info.slide_width_px and info.slide_height_px:
-        stated = (info.slide_width_px, info.slide_height_px)
-    extent = np.ceil(corners.max(axis=0) + tile_px).astype(int)
-    size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
-    if image is not None:
-        _refuse_other_size(slide, image, stated, corners, tile_px)
-    mpp = mpp or (info.mpp if info is not None else None)
-    if mpp is None and image is not None and image.resolution is not None:
-        mpp = image.resolution.mpp
-    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), mpp)
-
-
 def _refuse_other_size(
     slide: str,
     image: SlideImage,
     stated: tuple[int, int] | None,
-    corners: npt.NDArray[np.int64],
+    corners: Integers,
     tile_px: float,
 ) -> None:
     width, height = image.size
@@ -169,7 +158,7 @@ def _refuse_other_size(
         )
 
 
-def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> npt.NDArray[np.float64]:
+def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> Floats:
     """N numbers, one per tile; nan marks a tile without a value."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":

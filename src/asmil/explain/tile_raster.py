@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats, Integers
 
-Integers = npt.NDArray[np.int64]
 TileNumbers = npt.NDArray[np.int32]
 
 NO_TILE = -1
@@ -120,7 +119,7 @@ def _finer_raster(corners: Floats, tile_px: float, most_pixels: int) -> TileRast
     return TileRaster(index, float(corner[0]), float(corner[1]), (cell, cell))
 
 
-def _cells(positions: Floats, start: float, cell: float, count: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def _cells(positions: Floats, start: float, cell: float, count: int) -> tuple[Integers, Booleans]:
     cells = np.floor((positions - start) / cell).astype(np.int64)
     inside = (cells >= 0) & (cells < count)
     return np.clip(cells, 0, count - 1), inside

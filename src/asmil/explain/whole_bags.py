@@ -70,11 +70,11 @@ def _groups(bag: Bag, passes: int) -> list[Tensor]:
     return list(torch.from_numpy(order.copy()).tensor_split(passes))
 
 
-def _along_curve(places: np.ndarray) -> np.ndarray:
+def _along_curve(coords: np.ndarray) -> np.ndarray:
     """The tiles in the order of their Morton codes: neighbors in the order are close on the slide."""
-    extent = np.ptp(places, axis=0).max() or 1
-    scaled = ((places - places.min(axis=0)) / extent * 65535).astype(np.uint64)
-    codes = np.zeros(len(places), dtype=np.uint64)
+    extent = np.ptp(coords, axis=0).max() or 1
+    scaled = ((coords - coords.min(axis=0)) / extent * 65535).astype(np.uint64)
+    codes = np.zeros(len(coords), dtype=np.uint64)
     for bit in range(16):
         for axis in (0, 1):
             bits = (scaled[:, axis] >> np.uint64(bit)) & np.uint64(1)

@@ -49,7 +49,6 @@ class RunGraph(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """The names of what `forward` returns."""
         return ["logits", *["probabilities"] * self.has_probabilities, *["heatmap"] * self.has_tile_map]
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
@@ -152,7 +151,7 @@ def _explained(run: Run) -> Iterator[None]:
             yield
     except (AsmilError, AsmilWarning) as error:
         raise AsmilError(f"{run.method} cannot be exported: {error}") from None
-    except Exception as error:  # noqa: BLE001 torch raises many kinds of its own
+    except Exception as error:  # noqa: BLE001 torch raises many kinds of errors
         raise AsmilError(f"{run.method} cannot be exported: torch reports {one_line(error)[:300]}") from None
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from asmil.engine.jobs import WorkerBroken
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats32, Integers
 
 Tiles = NDArray[np.uint8]
-Rows = NDArray[np.int64]
+Rows = Integers
 Encode = Callable[[Tensor], Tensor]
 FeatureType = Literal["float16", "float32"]
 
@@ -114,7 +115,7 @@ class Batcher:
             self._filling.add(feed)
         try:
             yield feed
-        finally:  # a slide that stopped before its end takes its tiles with it
+        finally:  # the tiles of a slide that was interrupted are dropped
             with self._changed:
                 self._filling.discard(feed)
                 kept = [part for part in self._parts if part.feed is not feed]
@@ -136,7 +137,7 @@ class Batcher:
             raise EncoderFailed(f"the encoder failed ({type(self._error).__name__}: {self._error})") from self._error
 
     def _work(self) -> None:
-        running: deque[tuple[list[_Part], Callable[[], NDArray[np.float32]]]] = deque()
+        running: deque[tuple[list[_Part], Callable[[], Floats32]]] = deque()
         try:
             while True:
                 batch = self._next_batch(block=not running)
@@ -173,7 +174,7 @@ class Batcher:
     def _is_ready(self) -> bool:
         return self._waiting_tiles >= self._batch_size or (self._waiting_tiles > 0 and not self._filling)
 
-    def _deliver(self, batch: list[_Part], result: Callable[[], NDArray[np.float32]]) -> None:
+    def _deliver(self, batch: list[_Part], result: Callable[[], Floats32]) -> None:
         features = result()
         done = 0
         with np.errstate(over="ignore"):  # values too large for float16 are reported when the file is written
@@ -190,9 +191,9 @@ class Batcher:
 class _PlainLane:
     """Encodes at once, on the CPU."""
 
-    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], NDArray[np.float32]]:
+    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], Floats32]:
         tiles = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        features: NDArray[np.float32] = encode(torch.from_numpy(np.ascontiguousarray(tiles))).numpy()
+        features: Floats32 = encode(torch.from_numpy(np.ascontiguousarray(tiles))).numpy()
         return lambda: features
 
 
@@ -205,7 +206,7 @@ class _CudaLane:
         self._staging: list[Tensor | None] = [None] * (BATCHES_AHEAD + 1)
         self._turn = 0
 
-    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], NDArray[np.float32]]:
+    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], Floats32]:
         self._turn = (self._turn + 1) % len(self._staging)
         n_tiles, shape = sum(map(len, parts)), parts[0].shape[1:]
         staged = self._staging[self._turn]
@@ -220,7 +221,7 @@ class _CudaLane:
             done = torch.cuda.Event()
             done.record()
 
-        def result() -> NDArray[np.float32]:
+        def result() -> Floats32:
             done.synchronize()
             return arrived.numpy()
 

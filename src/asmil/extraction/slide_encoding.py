@@ -32,8 +32,8 @@ from asmil.errors import AsmilError
 from asmil.files import remove_abandoned
 from asmil.settings.documents import one_line, parse_json
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
-from asmil.settings.own_code import code_checksum, same_attribute
-from asmil.slides.encoders.own_callable import imported, is_own
+from asmil.settings.own_code import code_checksum, names_code, same_attribute
+from asmil.slides.encoders.own_callable import imported
 from asmil.slides.encoders.state import state_hash
 from asmil.tables.names import file_in
 
@@ -63,9 +63,9 @@ class SlideEncoderPlan:
 
     encoder: str
 
-    def __call__(self, place: Place) -> Worker:
+    def __call__(self, worker: Place) -> Worker:
         """Make the encoder on the device of a worker."""
-        device = torch.device(place.device)
+        device = torch.device(worker.device)
         encoder = self.load(device)
         digest = weights_hash(encoder)
         one_at_a_time = Lock()  # the next slide is read meanwhile; encoders may keep state
@@ -86,7 +86,6 @@ class SlideEncoderPlan:
         return encode
 
     def load(self, device: torch.device) -> Any:
-        """The encoder, on a device."""
         encoder = imported(self.encoder)
         return encoder.eval().requires_grad_(False).to(device) if isinstance(encoder, nn.Module) else encoder
 
@@ -103,7 +102,7 @@ def encode_slides(
     done_before: decides about vectors that were made from something else; default: they are refused
     """
     done_before = done_before or DoneBefore()
-    if not is_own(encoder):
+    if not names_code(encoder):
         raise AsmilError(
             f"--encoder {encoder}: slide encoders are your own code, written module:callable or file.py:callable"
         )

@@ -19,7 +19,7 @@ from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.settings.own_code import names_code, same_attribute
 from asmil.slides.discovery import SlideFile
-from asmil.slides.slide_content import slide_content
+from asmil.slides.file_names import slide_content
 from asmil.tables.names import file_in
 from asmil.version import __version__
 
@@ -46,7 +46,6 @@ class FeatureFolder:
     path: Path
 
     def features(self, slide: str) -> Path:
-        """The feature file of a slide."""
         return file_in(self.path, slide, ".h5")
 
     def picture(self, slide: str) -> Path:

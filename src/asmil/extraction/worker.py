@@ -24,14 +24,15 @@ from asmil.files import bytes_of
 from asmil.machine.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder, Precision
 from asmil.slides.encoders.registry import load_encoder
+from asmil.slides.file_names import slide_content
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.qc import qc_picture, write_jpeg
 from asmil.slides.resolution import resolution_notes
-from asmil.slides.slide_content import slide_content
 from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
+from asmil.tables.arrays import Integers
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class WorkerPlan:
     readers: int = 1
     named: str | None = None
 
-    def __call__(self, place: Place) -> SlideWorker:
+    def __call__(self, worker: Place) -> SlideWorker:
         """Load the encoder; the process must do nothing else."""
         keep_freed_memory()
         cv2.setNumThreads(1)  # tiles are read by several threads already
-        encoder = load_encoder(self.config.encoder, self.weights, place.device, self.precision)
+        encoder = load_encoder(self.config.encoder, self.weights, worker.device, self.precision)
         if encoder.weights_hash != self.encoder.weights_hash:
             raise AsmilError(
                 f"encoder {encoder.name}: the weights found here (SHA-256 {encoder.weights_hash[:12]}) are not those "
@@ -89,7 +90,7 @@ class WorkerPlan:
         config = self.config
         if self.named is not None:
             config, encoder.name = config.model_copy(update={"encoder": self.named}), self.named
-        report = now_and_then(place.report)
+        report = now_and_then(worker.report)
         return SlideWorker(config, encoder, self.batch_size, self.readers, report, self.encoder.code)
 
 
@@ -113,7 +114,6 @@ class SlideWorker:
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="asmil-tiles")
 
     def close(self) -> None:
-        """End the threads."""
         self._readers.shutdown(cancel_futures=True)
         self._batcher.close()
 
@@ -146,8 +146,8 @@ class SlideWorker:
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
 
     def _encode(
-        self, reader: TileReader, coords: NDArray[np.int64]
-    ) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.uint8] | None]:
+        self, reader: TileReader, coords: Integers
+    ) -> tuple[NDArray[np.floating], Integers, NDArray[np.uint8] | None]:
         """Features, coordinates and low-magnification tiles of the tiles that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
         kept = np.ones(len(coords), np.bool_)
@@ -168,7 +168,7 @@ class SlideWorker:
             return features, coords, lowres
         return features[kept], coords[kept], None if lowres is None else lowres[kept]
 
-    def _read(self, reader: TileReader, coords: NDArray[np.int64]) -> Iterator[tuple[Rows, Tiles]]:
+    def _read(self, reader: TileReader, coords: Integers) -> Iterator[tuple[Rows, Tiles]]:
         """Groups of neighboring tiles, read ahead by the threads."""
         waiting: deque[tuple[Rows, Future[Tiles]]] = deque()
         try:

@@ -18,18 +18,9 @@ from torch import Tensor, nn
 
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
-from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import (
-    GATED_ATTENTION,
-    UNUSED_NORM,
-    Config,
-    Converted,
-    Tensors,
-    register_official,
-    renamed,
-    weight_names,
-)
+from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.scoring import GATED_ATTENTION, ScoreNetwork
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -111,24 +102,26 @@ def _register_layout(
 
     def convert(tensors: Tensors, config: Config) -> Converted:
         state = renamed(tensors, layers)
-        in_features = state[f"{next(iter(layers))}.weight"].shape[1]
         hidden, inner = state["attention.value.weight"].shape
-        options = {
-            "embedding_layers": len(embedding),
-            "inner": inner,
-            "attention": hidden,
-            "gated": gate is not None,
-            "branches": state["attention.weight.weight"].shape[0],
-            "bias": "embedding.layers.0.bias" in state,
-            "activation": config.get("act", "relu"),
-        }
+        options = options_of(config, {"act": "activation"})
         if drops and config.get("dropout_flag", 1):
             options |= {"mil_dropout": config.get("topk", 3), "mil_dropout_neighbors": config.get("kernel", 4)}
-        return in_features, 1 if headless else state["head.weight"].shape[0], options, state
+        return converted(
+            state,
+            state[f"{next(iter(layers))}.weight"].shape[1],
+            1 if headless else None,
+            embedding_layers=len(embedding),
+            inner=inner,
+            attention=hidden,
+            gated=gate is not None,
+            branches=len(state["attention.weight.weight"]),
+            bias="embedding.layers.0.bias" in state,
+            **options,
+        )
 
     register_official(
         "abmil",
-        weight_names(layers.values()),
+        layers.values(),
         convert,
         (lambda tensors, _: f"{head}.weight" not in tensors) if headless else None,
         unused=UNUSED_NORM if embedding == ["dimreduction.fc1"] else (),

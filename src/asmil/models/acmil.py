@@ -36,21 +36,12 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output, masked_scores, refuse_uneven
-from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections
+from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.randomness import Dropout, RandomModule
-from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.blocks.scoring import GATED_ATTENTION, ScoreNetwork
 from asmil.models.blocks.top_tiles import top_tiles
-from asmil.models.official import (
-    GATED_ATTENTION,
-    UNUSED_NORM,
-    Config,
-    Converted,
-    Tensors,
-    register_official,
-    renamed,
-    weight_names,
-)
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -98,7 +89,7 @@ class ACMIL(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # below, the number of masked tiles depends on that of the bag
+        # in smaller bags, the number of masked tiles depends on the size of the bag
         return self.padding_for(self.config.mask_top + 1)
 
     def score(self, embedded: Tensor) -> Tensor:
@@ -202,54 +193,39 @@ def branch_similarity(attention: Tensor, branches: int) -> Tensor:
     return ((length - branches) / (branches * (branches - 1))).mean()
 
 
+_WORDS = {"n_masked_patch": "mask_top", "num_masked": "mask_top", "mask_drop": "mask_drop"}
+_MHA_WORDS = _WORDS | dict.fromkeys(("num_heads", "n_heads", "heads"), "heads")
+
+
 def _convert_ga(tensors: Tensors, config: Config) -> Converted:
     n_branches, hidden = tensors["attention.attention_weights.weight"].shape
-    layers = {f"branches.{ours}": theirs for ours, theirs in GATED_ATTENTION.items()}
-    return _converted(tensors, config, n_branches, layers, {}, {"arch": "ga", "attention": hidden})
+    state = renamed(tensors, {f"branches.{ours}": theirs for ours, theirs in GATED_ATTENTION.items()})
+    state |= _shared_state(tensors, n_branches)
+    return converted(state, arch="ga", branches=n_branches, attention=hidden, **options_of(config, _WORDS))
 
 
 def _convert_mha(tensors: Tensors, config: Config) -> Converted:
     n_branches = tensors["q"].shape[1]
-    state = {"branches.queries": tensors["q"][0]}
-    for leaf in ("weight", "bias"):
-        for ours, theirs in OFFICIAL_LAYERS.items():
-            each = [tensors[f"sub_attention.{branch}.{theirs}.{leaf}"] for branch in range(n_branches)]
-            state[f"branches.block.{ours}_{leaf}"] = torch.stack(each)
-            if ours not in ("q", "k"):
-                state[f"branches.slide_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
-    heads = config.get("heads", config.get("n_heads", config.get("num_heads", 8)))
-    return _converted(tensors, config, n_branches, {}, state, {"arch": "mha", "heads": heads})
+    state = {"branches.queries": tensors["q"][0], **_shared_state(tensors, n_branches)}
+    state |= folded_state(tensors, "branches.block", [f"sub_attention.{branch}" for branch in range(n_branches)])
+    state |= folded_state(tensors, "branches.slide_block", ["bag_attention"], queries=False)
+    return converted(state, arch="mha", branches=n_branches, **options_of(config, _MHA_WORDS))
 
 
-def _converted(
-    tensors: Tensors,
-    config: Config,
-    n_branches: int,
-    layers: dict[str, str],
-    state: dict[str, Tensor],
-    options: dict[str, object],
-) -> Converted:
-    """What both layouts share: the embedding, the classifiers, and the masking."""
-    layers |= {"embedding.layers.0": "dimreduction.fc1", "head": "Slide_classifier.fc"}
-    layers |= {f"branch_heads.{branch}": f"classifier.{branch}.fc" for branch in range(n_branches)}
-    state |= renamed(tensors, layers)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options |= {
-        "inner": inner,
-        "branches": n_branches,
-        "mask_top": config.get("num_masked", config.get("n_masked_patch", 10)),
-        "mask_drop": config.get("mask_drop", 0.6),
-    }
-    return in_features, state["head.bias"].shape[0], options, state
+def _shared_state(tensors: Tensors, n_branches: int) -> dict[str, Tensor]:
+    """The embedding and the classifiers."""
+    layers = {"embedding.layers.0": "dimreduction.fc1", "head": "Slide_classifier.fc"}
+    return renamed(tensors, layers | {f"branch_heads.{i}": f"classifier.{i}.fc" for i in range(n_branches)})
 
 
 _SHARED = ("dimreduction.fc1", "classifier.0.fc", "Slide_classifier.fc")
-register_official("acmil", weight_names((*_SHARED, *GATED_ATTENTION.values())), _convert_ga, unused=UNUSED_NORM)
+register_official("acmil", (*_SHARED, *GATED_ATTENTION.values()), _convert_ga, unused=UNUSED_NORM)
 register_official(
     "acmil",
-    {"q"} | weight_names((*_SHARED, "sub_attention.0.q_proj", "bag_attention.v_proj")),
+    (*_SHARED, "sub_attention.0.q_proj", "bag_attention.v_proj"),
     _convert_mha,
     # ASMIL's layout has all these names too, and its own queries in the last block.
     applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
+    names=("q",),
     unused=UNUSED_NORM,
 )

@@ -29,22 +29,14 @@ from asmil.attention.divergences import negative_entropy
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Loss, MILModel, ModelOnBase, Output, inner_width, refuse_uneven
-from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
-from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections, embed_and_attend, single_layer
+from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_layers
+from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, folded_state
+from asmil.models.blocks.scoring import GATED_ATTENTION
 from asmil.models.dsmil import DSMIL, DSMILConfig
-from asmil.models.official import (
-    GATED_ATTENTION,
-    UNUSED_NORM,
-    Config,
-    Converted,
-    Tensors,
-    register_official,
-    renamed,
-    weight_names,
-)
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -57,7 +49,7 @@ class QueryPoolConfig(EmbeddingConfig):
     init_std: float = Field(1e-6, ge=0, description="standard deviation of the query at the start")
 
 
-class QueryPool(AttentionPoolModel):
+class QueryPool(FoldedPoolModel):
     """Attention of one learned query with several heads, the base that the authors of ACMIL and AEM call MHA.
 
         h_i  = act(W_e x_i)
@@ -83,19 +75,8 @@ class QueryPool(AttentionPoolModel):
         self.head = nn.Linear(width, n_outputs)
 
     @property
-    def padding_from(self) -> int | None:
-        return self.padding_for(1)
-
-    def score(self, embedded: Tensor) -> Tensor:
-        return self.block.score(self.query, embedded)
-
-    def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag)
-        if weight is None:
-            return super().forward(bag)
-        vectors, constants = self.block.fold_queries(self.query)
-        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
-        return self.readout(pooled, scores)
+    def queries(self) -> tuple[FoldedProjections, Tensor]:
+        return self.block, self.query
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         embedding = self.block.project_pooled(pooled).squeeze(0)
@@ -175,23 +156,20 @@ def _build_base(in_features: int, n_outputs: int, config: AEMConfig) -> MILModel
     return DSMIL(in_features, n_outputs, DSMILConfig(query="linear", query_width=width, predict="mean"))
 
 
-_LAMBDA = ("lambda_", "lambda", "lamda")
+_LAMBDA = dict.fromkeys(("lamda", "lambda", "lambda_"), "weight")
 """The words for the weight of the term; tensors with the names of a base are AEM's where one of them is given."""
 
 
 def _has_weight(tensors: Tensors, config: Config) -> bool:
-    del tensors
     return any(word in config for word in _LAMBDA)
 
 
 def _converted(base: str, state: dict[str, Tensor], config: Config, **options: Any) -> Converted:
     """State of the base to ours, with the options that all bases share."""
-    weight = next((config[word] for word in _LAMBDA if word in config), None)
-    options |= {"base": base} if weight is None else {"base": base, "weight": weight}
-    n_outputs = len(state["head.bias"])
-    embedding = state["streams.instance.weight" if base == "dsmil" else "embedding.layers.0.weight"]
+    in_features = state["streams.instance.weight" if base == "dsmil" else "embedding.layers.0.weight"].shape[1]
     ours = {f"base.{name}": tensor for name, tensor in state.items()}
-    return embedding.shape[1], n_outputs, options, ours
+    n_outputs = len(state["head.bias"])
+    return converted(ours, in_features, n_outputs, base=base, **options, **options_of(config, _LAMBDA))
 
 
 _MHA = {"embedding.layers.0": "dimreduction.fc1", "head": "classifier.fc"}
@@ -205,12 +183,9 @@ def _convert_abmil(tensors: Tensors, config: Config) -> Converted:
 
 
 def _convert_mha(tensors: Tensors, config: Config) -> Converted:
-    state = {"query": tensors["q"][0], **renamed(tensors, _MHA)}
-    for ours, theirs in OFFICIAL_LAYERS.items():
-        for leaf in ("weight", "bias"):
-            state[f"block.{ours}_{leaf}"] = tensors[f"attention.{theirs}.{leaf}"].unsqueeze(0)
-    heads = config.get("heads") or config.get("n_heads") or 8
-    return _converted("mha", state, config, inner=len(state["embedding.layers.0.weight"]), heads=heads)
+    state = {"query": tensors["q"][0], **renamed(tensors, _MHA), **folded_state(tensors, "block", ["attention"])}
+    heads = options_of(config, {"n_heads": "heads", "heads": "heads"})
+    return _converted("mha", state, config, inner=len(state["embedding.layers.0.weight"]), **heads)
 
 
 def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
@@ -218,8 +193,6 @@ def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
     return _converted("dsmil", state, config, inner=options["query_width"])
 
 
-register_official("aem", weight_names(_ABMIL.values()), _convert_abmil, _has_weight, unused=UNUSED_NORM)
-register_official(
-    "aem", {"q"} | weight_names(("dimreduction.fc1", "attention.q_proj")), _convert_mha, unused=UNUSED_NORM
-)
-register_official("aem", official_names(LINEAR_QUERY), _convert_dsmil, _has_weight)
+register_official("aem", _ABMIL.values(), _convert_abmil, _has_weight, unused=UNUSED_NORM)
+register_official("aem", ("dimreduction.fc1", "attention.q_proj"), _convert_mha, names=("q",), unused=UNUSED_NORM)
+register_official("aem", official_layers(LINEAR_QUERY), _convert_dsmil, _has_weight)

@@ -21,14 +21,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Output, refuse_uneven
-from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections, embed_and_attend, single_layer
+from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.randomness import RandomModule
-from asmil.models.official import UNUSED_NORM, Config, Converted, Tensors, register_official, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 
@@ -95,7 +94,7 @@ class ASMILConfig(EmbeddingConfig):
         },
     },
 )
-class ASMIL(AttentionPoolModel):
+class ASMIL(FoldedPoolModel):
     """ASMIL; see the module's text for the formulas."""
 
     config_type = ASMILConfig
@@ -124,19 +123,8 @@ class ASMIL(AttentionPoolModel):
         )
 
     @property
-    def padding_from(self) -> int | None:
-        return self.padding_for(1)
-
-    def score(self, embedded: Tensor) -> Tensor:
-        return self.token_block.score(self.tokens, embedded)
-
-    def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag)
-        if weight is None:
-            return super().forward(bag)
-        vectors, constants = self.token_block.fold_queries(self.tokens)
-        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
-        return self.readout(pooled, scores)
+    def queries(self) -> tuple[FoldedProjections, Tensor]:
+        return self.token_block, self.tokens
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         token_features = self.token_block.project_pooled(pooled)
@@ -157,28 +145,18 @@ class ASMIL(AttentionPoolModel):
 def _convert_released(tensors: Tensors, config: Config) -> Converted:
     """The released layout: one module per token."""
     n_tokens = tensors["q"].shape[1]
-    state = {
-        "embedding.layers.0.weight": tensors["dimreduction.fc1.weight"],
-        "tokens": tensors["q"][0],
-        "cls": tensors["cls"][0],
-        "head.weight": tensors["Slide_classifier.fc.weight"],
-        "head.bias": tensors["Slide_classifier.fc.bias"],
-    }
-    for leaf in ("weight", "bias"):
-        for ours, theirs in OFFICIAL_LAYERS.items():
-            per_token = [tensors[f"sub_attention.{token}.{theirs}.{leaf}"] for token in range(n_tokens)]
-            state[f"token_block.{ours}_{leaf}"] = torch.stack(per_token)
-            state[f"bag_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
-        for token in range(n_tokens):
-            state[f"token_heads.{token}.{leaf}"] = tensors[f"classifier.{token}.fc.{leaf}"]
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options = {"tokens": n_tokens, "heads": config.get("n_heads", 8), "inner": inner, "token_heads": True}
-    return in_features, state["head.bias"].shape[0], options, state
+    layers = {"embedding.layers.0": "dimreduction.fc1", "head": "Slide_classifier.fc"}
+    layers |= {f"token_heads.{token}": f"classifier.{token}.fc" for token in range(n_tokens)}
+    state = {"tokens": tensors["q"][0], "cls": tensors["cls"][0], **renamed(tensors, layers)}
+    state |= folded_state(tensors, "token_block", [f"sub_attention.{token}" for token in range(n_tokens)])
+    state |= folded_state(tensors, "bag_block", ["bag_attention"])
+    return converted(state, tokens=n_tokens, token_heads=True, **options_of(config, {"n_heads": "heads"}))
 
 
 register_official(
     "asmil",
-    {"q", "cls"} | weight_names(("dimreduction.fc1", "sub_attention.0.q_proj", "Slide_classifier.fc")),
+    ("dimreduction.fc1", "sub_attention.0.q_proj", "Slide_classifier.fc"),
     _convert_released,
+    names=("q", "cls"),
     unused=UNUSED_NORM,
 )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output, masked_scores
 from asmil.models.blocks.embedding import TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 
 
 class AttentionPoolModel(MILModel):
@@ -63,10 +64,7 @@ class AttentionPoolModel(MILModel):
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
-
-        The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk.
-        """
+        """The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk."""
         pool = RunningPool()
         kept: list[Tensor] = []
         for features in chunks:
@@ -75,6 +73,31 @@ class AttentionPoolModel(MILModel):
             kept.append(scores.cpu())
             pool.add(self.normalizer.log_weights(scores), embedded)
         return self.readout(pool.mean(), torch.cat(kept, dim=-1))
+
+
+class FoldedPoolModel(AttentionPoolModel):
+    """A method whose tiles are scored by queries that do not depend on the bag, see `blocks/folded.py`."""
+
+    @property
+    def queries(self) -> tuple[FoldedProjections, Tensor]:
+        """The block that scores and pools the tiles, and its queries, T x I."""
+        raise AssertionError("a subclass defines queries")
+
+    @property
+    def padding_from(self) -> int | None:
+        return self.padding_for(1)
+
+    def score(self, embedded: Tensor) -> Tensor:
+        block, queries = self.queries
+        return block.score(queries, embedded)
+
+    def forward(self, bag: Bag) -> Output:
+        weight = single_layer(self.embedding, self.normalizer, bag)
+        if weight is None:
+            return super().forward(bag)
+        block, queries = self.queries
+        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, *block.fold_queries(queries))
+        return self.readout(pooled, scores)
 
 
 class RunningPool:

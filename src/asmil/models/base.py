@@ -29,12 +29,12 @@ def inner_width(in_features: int) -> int:
     return INNER_WIDTHS.get(in_features, -(-in_features // 16) * 8)
 
 
-def refuse_uneven(width: int, heads: int) -> None:
-    """Raise unless the width is a multiple of the heads."""
+def refuse_uneven(width: int, heads: int, option: str = "heads") -> None:
+    """Raise unless the width is a multiple of the heads, which the option sets."""
     if width % heads:
         raise AsmilError(
-            f"model.inner = {width} is not a multiple of model.heads = {heads}; "
-            "choose an inner width that is a multiple of the heads"
+            f"an embedding of width {width} cannot be split into model.{option} = {heads}; "
+            "choose model.inner as a multiple of the heads"
         )
 
 
@@ -115,6 +115,8 @@ class MILModel(nn.Module):
     """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
+    maps_predicted_class: bool = False
+    """Whether the attention map is that of the predicted class; otherwise it is the mean over the rows."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
     """Stabilizers that are part of the method, each with the setting of its weight."""
 
@@ -210,15 +212,10 @@ class MILModel(nn.Module):
         return self.draw_tile_map(output, kind)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """What `tile_map` gives for a known kind: by default the attention, averaged over its rows."""
-        del kind
+        """What `tile_map` gives for a known kind: by default the attention."""
         assert output.scores is not None, "a method without scores draws its own map"
-        attention: Tensor = self.normalizer(output.scores)
+        attention: Tensor = self.normalizer(predicted_row(output) if self.maps_predicted_class else output.scores)
         return attention.mean(dim=0)
-
-    def predicted_attention(self, output: Output) -> Tensor:
-        """The attention of the predicted class, N."""
-        return self.normalizer(predicted_row(output))[0]
 
     def stages(self) -> list[Stage]:
         """The stages of the training, if it has several; the model of the last stage is this model."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -35,11 +35,11 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
-from asmil.models.blocks.layers import tile_by_tile
+from asmil.models.blocks.layers import start_linear, tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.nystrom import NystromAttention, ValueResidual
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 PAPER_NEIGHBORS = 8
@@ -88,7 +88,7 @@ class CAMILConfig(ModelConfig):
 class CAMIL(MILModel):
     """CAMIL; see the module's text for the formulas.
 
-    A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]): neighbors without self, or, with
+    A bag may have its own `extras["edges"]` (2 x E, [center, neighbor]): neighbors without self, or, with
     `extras["edge_weights"]` (E), all of A as it is. `prepare` adds `extras["adjacency"]`, A as a sparse matrix.
     """
 
@@ -103,7 +103,18 @@ class CAMIL(MILModel):
         width = config.inner or (in_features if self.is_official else 512)
         self.projection = nn.Linear(in_features, width) if width != in_features else None
         self.norm = None if self.is_official else nn.LayerNorm(width)
-        self.nystrom = self._nystrom(width)
+        heads = config.heads or (8 if self.is_official else 4)
+        self.nystrom = NystromAttention(
+            width,
+            heads,
+            config.landmarks,
+            config.head_width if self.is_official else None,
+            config.iterations,
+            residual_kernel=None,
+            out_projection=self.is_official,
+            dropout=0.0,
+            residual=HeadConvolution(heads, config.head_width, config.kernel) if self.is_official else None,
+        )
         self.mlp = (
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
             if config.mlp and not self.is_official
@@ -118,22 +129,7 @@ class CAMIL(MILModel):
         )
         self.head = nn.Linear(width, n_outputs)
         if self.is_official:
-            self.apply(_start_like_keras)
-
-    def _nystrom(self, width: int) -> NystromAttention:
-        config = self.config
-        heads = config.heads or (8 if self.is_official else 4)
-        return NystromAttention(
-            width,
-            heads,
-            config.landmarks,
-            config.head_width if self.is_official else None,
-            config.iterations,
-            residual_kernel=None,
-            out_projection=self.is_official,
-            dropout=0.0,
-            residual=HeadConvolution(heads, config.head_width, config.kernel) if self.is_official else None,
-        )
+            start_linear(self, nn.init.xavier_uniform_)  # as in Keras
 
     def prepare(self, bag: Bag) -> Bag:
         if "adjacency" in bag.extras:
@@ -176,7 +172,7 @@ class CAMIL(MILModel):
 
     def fuse(self, local: Tensor, whole: Tensor) -> Tensor:
         """M of the module's text, N x d, from L and T."""
-        local = local.to(whole.dtype)  # under autocast the values are half as wide
+        local = local.to(whole.dtype)  # under autocast the values have half precision
         if self.is_official:
             gate = torch.sigmoid(-local).square()
             return 2 * local * gate + 2 * whole * (1 - gate)
@@ -205,13 +201,6 @@ class CAMIL(MILModel):
         if kind == "neighbors":
             return torch.softmax(output.extras["neighbor_scores"], dim=0)
         return super().draw_tile_map(output, kind)
-
-
-def _start_like_keras(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def paper_similarity(features: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,7 +240,7 @@ def _cosine_distance(x: Tensor, near: Tensor) -> Tensor:
 
 
 def _ranked(edges: Tensor, n_tiles: int) -> tuple[Tensor, Tensor]:
-    """The edges by center, in their order within one, and the place of each among its center's."""
+    """The edges sorted by center, in their order within a center, and the rank of each within its center."""
     edges = edges[:, torch.argsort(edges[0], stable=True)]
     counts = torch.bincount(edges[0], minlength=n_tiles)
     return edges, torch.arange(edges.shape[1], device=edges.device) - (counts.cumsum(0) - counts)[edges[0]]
@@ -279,7 +268,7 @@ class HeadConvolution(ValueResidual):
         out[a, s, o] = sum_{b, c} values[b, s, block(o) p + c] weight[b - a + kernel // 2, c, o]      a, b heads
 
     The published layout has channels and heads exchanged, so it mixes heads and blocks of p = h / H features and leaves
-    neighboring tokens alone. Only offsets below H matter: it is one (H p) x (H p) matrix a block.
+    neighboring tokens alone. Only offsets below H matter: it is one (H p) x (H p) matrix per block.
     weight: kernel x p x h
     """
 
@@ -335,16 +324,10 @@ def _convert_paper(tensors: Tensors, config: Config) -> Converted:
         layers["mlp.0"] = f"{block}.norm2"
     state = renamed(tensors, layers)
     state["query.weight"], state["key.weight"] = tensors["camil_self_attention.qk_nn.weight"].chunk(2)
-    width = state["value.weight"].shape[0]
+    width = len(state["value.weight"])
     in_features = state["projection.weight"].shape[1] if "projection" in layers else width
-    options = {
-        "variant": "paper",
-        "inner": width,
-        "heads": config.get("n_heads", config.get("heads")),
-        **_common_options(state, config),
-        "mlp": "mlp.1" in layers,
-    }
-    return in_features, state["head.weight"].shape[0], options, state
+    options = _common_options(state, config) | options_of(config, {"heads": "heads", "n_heads": "heads"})
+    return converted(state, in_features, variant="paper", inner=width, mlp="mlp.1" in layers, **options)
 
 
 def _convert_official(tensors: Tensors, config: Config) -> Converted:
@@ -367,36 +350,33 @@ def _convert_official(tensors: Tensors, config: Config) -> Converted:
     state["head.bias"] = tensors["class_fc.bias"]
     state["nystrom.residual.weight"] = tensors["encoder.nyst_att.res_conv.0.kernel"].squeeze(1)
     kernel, _, head_width = state["nystrom.residual.weight"].shape
-    n_outputs, width = state["head.weight"].shape
-    options = {
-        "variant": "official",
-        "inner": width,
-        "heads": state["nystrom.to_out.weight"].shape[1] // head_width,
-        "head_width": head_width,
-        "kernel": kernel,
-        **_common_options(state, config),
-    }
-    return width, n_outputs, options, state
+    width = state["head.weight"].shape[1]
+    heads = state["nystrom.to_out.weight"].shape[1] // head_width
+    options = {"inner": width, "heads": heads, "head_width": head_width, "kernel": kernel}
+    return converted(state, width, variant="official", **options, **_common_options(state, config))
 
 
-def _common_options(state: dict[str, Tensor], config: Config) -> dict[str, object]:
+_WORDS = {"n_landmarks": "landmarks", "num_landmarks": "landmarks", "pinv_iterations": "iterations"}
+
+
+def _common_options(state: dict[str, Tensor], config: Config) -> dict[str, Any]:
     return {
-        "landmarks": config.get("num_landmarks", config.get("n_landmarks", 256)),
-        "iterations": config.get("pinv_iterations", 6),
-        "queries": state["query.weight"].shape[0],
-        "attention": state["attention.value.weight"].shape[0],
+        "queries": len(state["query.weight"]),
+        "attention": len(state["attention.value.weight"]),
         "gated": "attention.gate.weight" in state,
+        **options_of(config, _WORDS),
     }
 
 
 register_official(
     "camil",
-    weight_names(("camil_self_attention.qk_nn", "camil_self_attention.v_nn", "classifier")),
+    ("camil_self_attention.qk_nn", "camil_self_attention.v_nn", "classifier"),
     _convert_paper,
     unused=("nystrom_transformer_layer.norm2",),  # the norm of the MLP, which most models lack
 )
 register_official(
     "camil",
-    {"encoder.nyst_att.to_qkv.kernel", "encoder.custom_att.wq", "attcls.v", "class_fc.kernel"},
+    (),
     _convert_official,
+    names=("encoder.nyst_att.to_qkv.kernel", "encoder.custom_att.wq", "attcls.v", "class_fc.kernel"),
 )

@@ -31,7 +31,7 @@ from asmil.models.base import Loss, Output, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss, smooth_svm
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -69,9 +69,10 @@ class CLAM(AttentionPoolModel):
     config_type = CLAMConfig
     map_kinds = ("attention", "percentile")
     label_routes_gradients = True
+    maps_predicted_class = True
     config: CLAMConfig
 
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig, rows: int) -> None:
+    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
         super().__init__(in_features, n_outputs, config)
         if n_outputs < 2:
             raise AsmilError(
@@ -79,6 +80,7 @@ class CLAM(AttentionPoolModel):
             )
         self.embedding = TileEmbedding(in_features, config, dropout=config.dropout)
         width = self.embedding.width
+        rows = n_outputs if self.score_axes == ("class",) else 1
         inside = ATTENTION_DROPOUT if config.dropout else 0.0
         self.attention = ScoreNetwork(width, config.attention, rows, config.gated, dropout=inside)
         self.head = nn.Linear(width, n_outputs)
@@ -111,7 +113,7 @@ class CLAM(AttentionPoolModel):
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         if kind == "percentile":
             return percentiles(predicted_row(output)[0])
-        return self.predicted_attention(output)
+        return super().draw_tile_map(output, kind)
 
 
 @register(
@@ -125,9 +127,6 @@ class CLAMSB(CLAM):
     """CLAM with a single attention branch."""
 
     score_axes = ("branch",)
-
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
-        super().__init__(in_features, n_outputs, config, rows=1)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         return Output(self.head(pooled[0]), scores, pooled[0])
@@ -145,9 +144,6 @@ class CLAMMB(CLAM):
 
     score_axes = ("class",)
 
-    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
-        super().__init__(in_features, n_outputs, config, rows=n_outputs)
-
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         logits = (self.head.weight * pooled).sum(dim=1) + self.head.bias
         return Output(logits, scores, pooled.flatten())
@@ -162,13 +158,8 @@ def percentiles(scores: Tensor) -> Tensor:
 
 UNUSED_LOSS = ("instance_loss_fn",)
 """Constants of the smooth SVM loss, which CLAM itself leaves out when it loads a checkpoint."""
-_WORDS = {
-    "k_sample": "k_sample",
-    "bag_weight": "bag_weight",
-    "subtyping": "subtyping",
-    "inst_loss": "instance_loss",
-    "bag_loss": "bag_loss",
-}
+SAME_WORDS = {word: word for word in ("k_sample", "bag_weight", "subtyping")}
+_WORDS = SAME_WORDS | {"inst_loss": "instance_loss", "bag_loss": "bag_loss"}
 """Official words, and our options."""
 
 
@@ -202,14 +193,11 @@ def _register_layout(layers: dict[str, str], branches: bool) -> None:
         for leaf in ("weight", "bias"):
             rows = [tensors[f"classifiers.{c}.{leaf}"] for c in range(n_classes)] if branches else None
             state[f"head.{leaf}"] = tensors[f"classifiers.{leaf}"] if rows is None else torch.cat(rows)
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        hidden = len(state["attention.value.weight"])
-        options = {"inner": inner, "attention": hidden, "gated": "attention.gate" in layers}
-        options |= {option: config[word] for word, option in _WORDS.items() if config.get(word) is not None}
-        return in_features, n_classes, options, state
+        attention, gated = len(state["attention.value.weight"]), "attention.gate" in layers
+        return converted(state, attention=attention, gated=gated, **options_of(config, _WORDS))
 
-    required = weight_names((*layers.values(), head, "instance_classifiers.0"))
-    register_official("clam_mb" if branches else "clam_sb", required, convert, unused=UNUSED_LOSS)
+    identifying = (*layers.values(), head, "instance_classifiers.0")
+    register_official("clam_mb" if branches else "clam_sb", identifying, convert, unused=UNUSED_LOSS)
 
 
 for _layers in clam_layouts():

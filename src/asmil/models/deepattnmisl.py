@@ -36,7 +36,7 @@ from asmil.models.blocks.kmeans import cluster
 from asmil.models.blocks.layers import floating, tile_by_tile
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -80,7 +80,7 @@ class DeepAttnMISLConfig(EmbeddingConfig):
 class DeepAttnMISL(MILModel):
     """DeepAttnMISL; see the module's text for the formulas.
 
-    A bag may bring its own `extras["clusters"]` (N, cluster of each tile from 0); otherwise `prepare` adds them.
+    A bag may have its own `extras["clusters"]` (N, cluster of each tile from 0); otherwise `prepare` adds them.
     """
 
     config_type = DeepAttnMISLConfig
@@ -180,18 +180,11 @@ def _register_layout(variant: str, layers: dict[str, str]) -> None:
         state = renamed(tensors, layers)
         # The embedding is stored as a convolution with a kernel of one tile.
         state["embedding.layers.0.weight"] = state["embedding.layers.0.weight"].flatten(1)
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        n_outputs, head = state["head.weight"].shape
-        options = {
-            "variant": variant,
-            "clusters": config.get("cluster_num", config.get("num_clusters")),
-            "inner": inner,
-            "attention": state["attention.value.weight"].shape[0],
-            "head": head,
-        }
-        return in_features, n_outputs, options, state
+        sizes = {"attention": len(state["attention.value.weight"]), "head": state["head.weight"].shape[1]}
+        words = dict.fromkeys(("num_clusters", "cluster_num"), "clusters")
+        return converted(state, variant=variant, **sizes, **options_of(config, words))
 
-    register_official("deepattnmisl", weight_names(layers.values()), convert)
+    register_official("deepattnmisl", layers.values(), convert)
 
 
 _register_layout(

@@ -34,7 +34,7 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.psmil import POOLINGS
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -166,18 +166,18 @@ def candidate_update(targets: Tensor, probabilities: Tensor, keep: float) -> Ten
 
 def _options(state: dict[str, Tensor], layers: int, config: Config) -> Converted:
     """Options from the shapes of a converted state, and those that all layouts read from `config`."""
-    n_outputs, inner = state["head.weight"].shape
-    options = {
-        "embedding_layers": layers,
-        "inner": inner,
-        "score_hidden": state["scorer.0.weight"].shape[0] if "scorer.2.weight" in state else None,
-        "tie_gates": "gate.weight" not in state,
-        "head": "sigmoid_softmax" if "head.bias" in state else "linear",
-        "entropy_weight": config.get("w_entropy", config.get("entropy_weight", 0.0)),
-        "detach_denominator": bool(config.get("detach_denominator", False)),
-    }
-    in_features = state["embedding.layers.0.weight"].shape[1] if layers else inner
-    return in_features, n_outputs, options, state
+    inner = state["head.weight"].shape[1]
+    return converted(
+        state,
+        state["embedding.layers.0.weight"].shape[1] if layers else inner,
+        embedding_layers=layers,
+        inner=inner,
+        score_hidden=len(state["scorer.0.weight"]) if "scorer.2.weight" in state else None,
+        tie_gates="gate.weight" not in state,
+        head="sigmoid_softmax" if "head.bias" in state else "linear",
+        detach_denominator=bool(config.get("detach_denominator", False)),
+        **options_of(config, dict.fromkeys(("entropy_weight", "w_entropy"), "entropy_weight")),
+    )
 
 
 def _convert_demipl(tensors: Tensors, config: Config) -> Converted:
@@ -203,18 +203,19 @@ def _convert_pooling(tensors: Tensors, config: Config) -> Converted:
     return _options(state, len(stem), config)
 
 
-_GATES = {"linear_V.weight", "linear_U.weight"}
+_GATES = ("linear_V", "linear_U")
 register_official(
     "demil",
-    {"feature_extractor_part2.0.weight", "attention_weights.0.weight", "classifier.0.weight"} | _GATES,
+    ("feature_extractor_part2.0", "attention_weights.0", "classifier.0", *_GATES),
     _convert_demipl,
     # the code calls V in both gates, and neither of the att_layers
     unused=("linear_U", "att_layer_U", "att_layer_V"),
 )
 register_official(
     "demil",
-    {"linear"} | _GATES,
+    _GATES,
     _convert_pooling,
+    names=("linear",),
     # these classes contain several poolings side by side, including PSMIL's with its bank of prototypes
     applies=lambda tensors, config: config.get("pooling") == "mha" or "fbank" not in tensors,
     unused=POOLINGS,

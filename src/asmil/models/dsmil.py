@@ -31,10 +31,11 @@ from asmil.models.blocks.dual_stream import (
     Prediction,
     Query,
     from_official,
-    official_names,
+    official_layers,
     two_stream_loss,
     two_stream_output,
 )
+from asmil.models.blocks.layers import start_linear
 from asmil.models.official import Config, Converted, Tensors, register_official
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -78,6 +79,7 @@ class DSMIL(MILModel):
 
     config_type = DSMILConfig
     score_axes = ("class",)
+    maps_predicted_class = True
     config: DSMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: DSMILConfig) -> None:
@@ -93,10 +95,7 @@ class DSMIL(MILModel):
         )
         self.head = nn.Linear(n_outputs * in_features, n_outputs)
         if config.init == "orthogonal":
-            for layer in self.modules():
-                if isinstance(layer, nn.Linear):
-                    nn.init.orthogonal_(layer.weight)
-                    nn.init.zeros_(layer.bias)
+            start_linear(self, nn.init.orthogonal_)
 
     @property
     def classifies_tiles(self) -> bool:
@@ -116,19 +115,14 @@ class DSMIL(MILModel):
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         return two_stream_loss(outputs, targets, task, self.config.loss)
 
-    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        del kind
-        return self.predicted_attention(output)
-
 
 def _register_layout(query: tuple[str, ...]) -> None:
     def convert(tensors: Tensors, config: Config) -> Converted:
-        del config
         options, state = from_official(tensors, query)
         n_outputs, in_features = state["streams.instance.weight"].shape
         return in_features, n_outputs, options, state
 
-    register_official("dsmil", official_names(query), convert)
+    register_official("dsmil", official_layers(query), convert)
 
 
 _register_layout(LINEAR_QUERY)

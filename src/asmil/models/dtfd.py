@@ -40,8 +40,8 @@ from asmil.models.base import Loss, MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.randomness import Dropout, RandomModule
-from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import GATED_ATTENTION, Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.blocks.scoring import GATED_ATTENTION, ScoreNetwork
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -53,7 +53,7 @@ class PseudoBags(RandomModule):
     """Which pseudo-bag each tile of a bag is in (N numbers from 0), and how many pseudo-bags there are.
 
     In training dealt at random; otherwise by the name and size of the bag and the number of the repeat, whatever else
-    was drawn before. A split that the bag brings with it is taken as it is.
+    was drawn before. A split in the extras of the bag is used as it is.
     """
 
     def __init__(self, groups: int) -> None:
@@ -263,7 +263,7 @@ class SecondTier(nn.Module):
 
 
 def _rivals(evidence: Tensor) -> Tensor:
-    """What falls as p_i rises, from N x C evidence: sum_c (exp(L_ic - L_iC) - 1) = 1 / p_i - C, for the last class C.
+    """A number that falls as p_i rises: sum_c (exp(L_ic - L_iC) - 1) = 1 / p_i - C, for the last class C.
 
     Unlike p_i itself it keeps its digits when all evidence is close to 0, as it is when a tile's attention is 1 / n.
     """
@@ -302,24 +302,17 @@ def _convert_official(tensors: Tensors, config: Config) -> Converted:
         layers |= {f"residual.{blocks}.first": f"{block}.0", f"residual.{blocks}.second": f"{block}.2"}
         blocks += 1
     state = renamed(tensors, layers)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    groups = _word(config, 4, "num_groups", "numGroup", "groups")
-    options = {
-        "inner": inner,
-        "attention": state["attention.value.weight"].shape[0],
-        "residual_blocks": blocks,
-        "groups": groups,
-        "total_instance": _word(config, groups * config.get("instances_per_group", 1), "total_instance"),
-        "distill": _word(config, "AFS", "distill", "distill_type", "distillation"),
-        "clip_norm": _word(config, 5.0, "grad_clip_norm", "grad_clipping"),
-    }
-    return in_features, state["classifier.weight"].shape[0], options, state
+    options = {"groups": 4} | options_of(config, _WORDS)
+    options.setdefault("total_instance", options["groups"] * config.get("instances_per_group", 1))
+    options |= {"attention": len(state["attention.value.weight"]), "residual_blocks": blocks}
+    return converted(state, n_outputs=len(state["classifier.weight"]), **options)
 
 
-def _word(config: Config, otherwise: Any, *names: str) -> Any:
-    """The value under the first of these names that the configuration has."""
-    return next((config[name] for name in names if name in config), otherwise)
-
-
+_WORDS = {
+    **dict.fromkeys(("groups", "numGroup", "num_groups"), "groups"),
+    **dict.fromkeys(("distillation", "distill_type", "distill"), "distill"),
+    **dict.fromkeys(("grad_clipping", "grad_clip_norm"), "clip_norm"),
+    "total_instance": "total_instance",
+}
 _IDENTIFYING = [layer for layer in _LAYERS.values() if not layer.endswith("attention_weights")]
-register_official("dtfd", weight_names(_IDENTIFYING), _convert_official, unused=("dim_reduction.bn",))
+register_official("dtfd", _IDENTIFYING, _convert_official, unused=("dim_reduction.bn",))

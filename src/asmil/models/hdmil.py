@@ -42,12 +42,12 @@ from asmil.models.attention_pool import RunningPool
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
-from asmil.models.blocks.layers import start_xavier
+from asmil.models.blocks.layers import start_linear
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
-from asmil.models.clam import UNUSED_LOSS, clam_layouts
+from asmil.models.clam import SAME_WORDS, UNUSED_LOSS, clam_layouts
 from asmil.models.hdmil_lipn import GumbelMask, TinyMobileNet, harden, lipn_state, lowres_tiles
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -123,6 +123,7 @@ class HDMIL(MILModel):
     config_type = HDMILConfig
     score_axes = ("class",)
     map_kinds = ("attention", "kept")
+    maps_predicted_class = True
     config: HDMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: HDMILConfig) -> None:
@@ -135,7 +136,7 @@ class HDMIL(MILModel):
         self.mask = GumbelMask(TEMPERATURE)
         self.heads = nn.ModuleList(ChebyshevKAN(width, 1, config.degree) for _ in range(n_outputs))
         self.cluster_heads = nn.ModuleList(ChebyshevKAN(width, 2, config.degree) for _ in range(n_outputs))
-        start_xavier(self)
+        start_linear(self)
         self.lipn: TinyMobileNet | None = None
         if config.lipn:
             # its own stage trains this model, with a DMIN that is trained already
@@ -251,7 +252,7 @@ class HDMIL(MILModel):
         if kind == "kept":
             mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)
             return self.kept_weights(predicted_row(output), mask)[0]
-        return self.predicted_attention(output)
+        return super().draw_tile_map(output, kind)
 
     def stages(self) -> list[Stage]:
         if self.lipn is None:
@@ -262,7 +263,6 @@ class HDMIL(MILModel):
         return [Stage("dmin", dmin), Stage("lipn", self, self._take_over)]
 
     def _take_over(self, dmin: MILModel, bags: Iterable[Bag]) -> None:
-        del bags
         self.load_state_dict(dmin.state_dict(), strict=False)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -300,25 +300,17 @@ def _register_layout(layers: dict[str, str], lipn: bool) -> None:
             state[f"cluster_heads.{c}.coefficients"] = tensors[f"instance_classifiers.{c}.{_COEFFICIENTS}"]
         if lipn:
             state |= {f"lipn.{name}": value for name, value in lipn_state(tensors).items()}
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        options = {
-            "inner": inner,
-            "attention": len(state["attention.value.weight"]),
-            "gated": "attention.gate" in layers,
-            "degree": state["heads.0.coefficients"].shape[2] - 1,
-            "lipn": lipn,
-        }
-        options |= {word: config[word] for word in _WORDS if config.get(word) is not None}
-        return in_features, n_outputs, options, state
+        options = options_of(config, SAME_WORDS | {"mask_ratio": "mask_ratio"})
+        options |= {"attention": len(state["attention.value.weight"]), "gated": "attention.gate" in layers}
+        degree = state["heads.0.coefficients"].shape[2] - 1
+        return converted(state, n_outputs=n_outputs, degree=degree, lipn=lipn, **options)
 
-    required = weight_names([*layers.values(), *(["extractor.classifier"] if lipn else [])])
-    required |= {f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")}
-    register_official("hdmil", required, convert, unused=UNUSED_LOSS)
+    identifying = [*layers.values(), *(["extractor.classifier"] if lipn else [])]
+    heads = [f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")]
+    register_official("hdmil", identifying, convert, names=heads, unused=UNUSED_LOSS)
 
 
 _COEFFICIENTS = "act_fun.0.cheby_coeffs"
-_WORDS = ("k_sample", "subtyping", "bag_weight", "mask_ratio")
-"""Options that have the same name in official code."""
 
 for _layers in clam_layouts():
     _register_layout(_layers, lipn=False)

@@ -20,7 +20,7 @@ from asmil.cohort.bag import LOWRES, Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.randomness import RandomModule
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 
 TILES_AT_ONCE = 8192
 """In inference, tiles go through the network in parts of this size; in training BatchNorm sees the bag whole."""
@@ -198,12 +198,12 @@ def lipn_state(tensors: Tensors) -> dict[str, Tensor]:
 def _convert(tensors: Tensors, config: Config) -> Converted:
     state = {f"network.{name}": value for name, value in lipn_state(tensors).items()}
     pixels = int(config.get("pixels", 16))
-    return 3 * pixels**2, len(state["network.head.weight"]), {}, state
+    return converted(state, 3 * pixels**2, len(state["network.head.weight"]))
 
 
 register_official(
     "hdmil_lipn",
-    weight_names(("extractor.classifier", "extractor.features.0.block.0")),
+    ("extractor.classifier", "extractor.features.0.block.0"),
     _convert,
     build=lambda in_features, n_outputs, options: LIPN(in_features, n_outputs, ModelConfig(**options)),
 )

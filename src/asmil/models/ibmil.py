@@ -42,23 +42,15 @@ from asmil.models.blocks.dual_stream import (
     Query,
     from_official,
     logits_loss,
-    official_names,
+    official_layers,
 )
-from asmil.models.blocks.embedding import EmbeddingConfig
+from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig
 from asmil.models.blocks.kmeans import cluster
 from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.scoring import GATED_ATTENTION
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.inference import infer
-from asmil.models.official import (
-    GATED_ATTENTION,
-    UNUSED_NORM,
-    Config,
-    Converted,
-    Tensors,
-    register_official,
-    renamed,
-    weight_names,
-)
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.transmil import LAYERS, TransMIL, TransMILConfig
 from asmil.tasks.base import Task
@@ -264,39 +256,46 @@ _PLAIN = {"attention.value": "attention.0", "attention.weight": "attention.2"}
 
 
 def _converted(
-    base: str, state: dict[str, Tensor], tensors: Tensors, config: Config, prefix: str = "", feat: str = ""
-) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
-    """The outputs, the options and our state from the base's state (with its head) and the dictionary's tensors.
+    base: str,
+    state: dict[str, Tensor],
+    tensors: Tensors,
+    config: Config,
+    in_features: int,
+    prefix: str = "",
+    feat: str = "",
+    **options: Any,
+) -> Converted:
+    """Convert the base's state (with its head) and the dictionary's tensors.
 
     prefix: of W_q and W_k; feat: before confounder_feat
     """
     ours = {name if name.startswith("head.") else f"base.{name}": tensor for name, tensor in state.items()}
-    options: dict[str, Any] = {"base": base, "prototypes": 0}
     if f"{prefix}W_q.weight" in tensors:
         prototypes = tensors[f"{feat}confounder_feat"]
         ours |= renamed(tensors, {"dictionary.query": f"{prefix}W_q", "dictionary.key": f"{prefix}W_k"})
         ours["dictionary.prototypes"] = prototypes
         ours["dictionary.used"] = torch.ones(len(prototypes), dtype=torch.bool)
-        options["prototypes"] = len(prototypes)
-        options["joint"] = len(ours["dictionary.query.weight"])
-        options["merge"] = config.get("merge") or config.get("c_merge") or "cat"
-        options["learn_prototypes"] = bool(config.get("confounder_learn"))
-    return len(ours["head.bias"]), options, ours
+        options |= {
+            "joint": len(ours["dictionary.query.weight"]),
+            "learn_prototypes": bool(config.get("confounder_learn")),
+        }
+        options |= options_of(config, {"c_merge": "merge", "merge": "merge"})
+    size = len(ours.get("dictionary.prototypes", ()))
+    return converted(ours, in_features, len(ours["head.bias"]), base=base, prototypes=size, **options)
 
 
 def _convert_gated(tensors: Tensors, config: Config) -> Converted:
     head = "classifier" if "classifier.weight" in tensors else "classifier.fc"
     state = renamed(tensors, {**_GATED, "head": head})
-    n_outputs, options, ours = _converted("gated", state, tensors, config)
     inner, in_features = state["embedding.layers.0.weight"].shape
-    return in_features, n_outputs, {**options, "inner": inner, "attention": len(state["attention.value.weight"])}, ours
+    attention = len(state["attention.value.weight"])
+    return _converted("gated", state, tensors, config, in_features, inner=inner, attention=attention)
 
 
 def _convert_plain(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, {**_PLAIN, "head": "classifier"})
-    n_outputs, options, ours = _converted("plain", state, tensors, config)
     attention, in_features = state["attention.value.weight"].shape
-    return in_features, n_outputs, {**options, "attention": attention}, ours
+    return _converted("plain", state, tensors, config, in_features, attention=attention)
 
 
 def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
@@ -304,21 +303,19 @@ def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
     streams, state = from_official(tensors, NONLINEAR_QUERY if nonlinear else LINEAR_QUERY)
     if streams["values"]:
         raise AsmilError("these tensors are of IBMIL's DSMIL with learned values, which ibmil does not have")
-    n_outputs, options, ours = _converted("dsmil", state, tensors, config, "b_classifier.confounder_", "b_classifier.")
-    options |= {"query": streams["query"], "query_width": streams["query_width"]}
-    return state["streams.instance.weight"].shape[1], n_outputs, options, ours
+    options = {name: streams[name] for name in ("query", "query_width")}
+    in_features, names = state["streams.instance.weight"].shape[1], ("b_classifier.confounder_", "b_classifier.")
+    return _converted("dsmil", state, tensors, config, in_features, *names, **options)
 
 
 def _convert_transmil(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, LAYERS) | {"class_token": tensors["cls_token"].flatten(0, 1)}
-    n_outputs, options, ours = _converted("transmil", state, tensors, config, "confounder_")
     inner, in_features = state["embedding.layers.0.weight"].shape
-    return in_features, n_outputs, {**options, "inner": inner}, ours
+    return _converted("transmil", state, tensors, config, in_features, "confounder_", inner=inner)
 
 
 def _says_ibmil(tensors: Tensors, config: Config) -> bool:
     """Whether tensors of a base, without a dictionary, are those of IBMIL's first training."""
-    del tensors
     return "stage" in config or "num_confounders" in config
 
 
@@ -327,15 +324,14 @@ def _is_plain_alone(tensors: Tensors, config: Config) -> bool:
     return _says_ibmil(tensors, config) or layers == {*_PLAIN.values(), "classifier"}
 
 
-_DICTIONARY = {"confounder_feat", "W_q.weight", "W_k.weight", "classifier.weight"}
-_GATED_NAMES, _PLAIN_NAMES = weight_names(_GATED.values()), weight_names(_PLAIN.values())
-_TRANSMIL_NAMES = {"cls_token"} | weight_names(LAYERS.values())
-register_official("ibmil", _GATED_NAMES | _DICTIONARY, _convert_gated, unused=UNUSED_NORM)
-register_official("ibmil", _GATED_NAMES | {"classifier.fc.weight"}, _convert_gated, _says_ibmil, unused=UNUSED_NORM)
-register_official("ibmil", _PLAIN_NAMES | _DICTIONARY, _convert_plain)
-register_official("ibmil", _PLAIN_NAMES | {"classifier.weight"}, _convert_plain, _is_plain_alone)
-register_official("ibmil", _TRANSMIL_NAMES | {"confounder_feat"}, _convert_transmil)
-register_official("ibmil", _TRANSMIL_NAMES, _convert_transmil, _says_ibmil)
+_FEAT = "confounder_feat"
+_DICTIONARY = ("W_q", "W_k", "classifier")
+register_official("ibmil", (*_GATED.values(), *_DICTIONARY), _convert_gated, names=[_FEAT], unused=UNUSED_NORM)
+register_official("ibmil", (*_GATED.values(), "classifier.fc"), _convert_gated, _says_ibmil, unused=UNUSED_NORM)
+register_official("ibmil", (*_PLAIN.values(), *_DICTIONARY), _convert_plain, names=[_FEAT])
+register_official("ibmil", (*_PLAIN.values(), "classifier"), _convert_plain, _is_plain_alone)
+register_official("ibmil", LAYERS.values(), _convert_transmil, names=["cls_token", _FEAT])
+register_official("ibmil", LAYERS.values(), _convert_transmil, _says_ibmil, names=["cls_token"])
 for _query in (LINEAR_QUERY, NONLINEAR_QUERY):
-    register_official("ibmil", official_names(_query) | {"b_classifier.confounder_feat"}, _convert_dsmil)
-    register_official("ibmil", official_names(_query), _convert_dsmil, _says_ibmil)
+    register_official("ibmil", official_layers(_query), _convert_dsmil, names=[f"b_classifier.{_FEAT}"])
+    register_official("ibmil", official_layers(_query), _convert_dsmil, _says_ibmil)

@@ -41,7 +41,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, ModelConfig, Output, refuse_uneven
 from asmil.models.blocks.layers import full_precision
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 
@@ -271,18 +271,12 @@ def _register_layout(prefix: str, inner: str) -> None:
             state[f"{ours}.latents"] = tensors[f"{block}.latent"][0]
             state |= _attention(tensors, f"{block}.project_forward", f"{ours}.read_tiles", inner, norm=norm)
             state |= _attention(tensors, f"{block}.project_backward", f"{ours}.read_latents", inner, norm=norm)
-        n_outputs, width = state["head.weight"].shape
-        options = {
-            "inner": width,
-            "blocks": blocks,
-            "heads": next((config[word] for word in ("num_heads", "n_heads", "heads") if word in config), 8),
-            "rank": state["blocks.0.latents"].shape[0],
-            "norm": norm,
-        }
-        return state["blocks.0.read_tiles.key.weight"].shape[1], n_outputs, options, state
+        options = {"inner": state["head.weight"].shape[1], "blocks": blocks, "rank": len(state["blocks.0.latents"])}
+        options |= options_of(config, dict.fromkeys(("heads", "n_heads", "num_heads"), "heads"))
+        return converted(state, state["blocks.0.read_tiles.key.weight"].shape[1], norm=norm, **options)
 
-    names = ("gab_blocks.0.latent", "pooling.S", f"pooling.mha.{inner}.in_proj_weight", "classifier.weight")
-    register_official("ilra", [prefix + name for name in names], convert)
+    names = ("gab_blocks.0.latent", "pooling.S", f"pooling.mha.{inner}.in_proj_weight")
+    register_official("ilra", [f"{prefix}classifier"], convert, names=[prefix + name for name in names])
 
 
 _register_layout("", "multihead_attn")

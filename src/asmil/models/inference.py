@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
@@ -95,14 +95,8 @@ def _finite(bag: Bag, output: Output) -> Output:
 
 
 def _to_cpu(output: Output) -> Output:
-    return replace(
-        output,
-        logits=output.logits.cpu(),
-        scores=None if output.scores is None else output.scores.cpu(),
-        embedding=output.embedding.cpu(),
-        instance_logits=None if output.instance_logits is None else output.instance_logits.cpu(),
-        extras={name: value.cpu() for name, value in output.extras.items()},
-    )
+    values = {field.name: getattr(output, field.name) for field in fields(Output)}
+    return Output(**tree_map_only(Tensor, Tensor.cpu, values))
 
 
 SAMPLES = (1024, 4096)

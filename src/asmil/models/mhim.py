@@ -44,9 +44,10 @@ from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.mhim_maskable import AttentionEncoder, MHIMConfig, Network
 from asmil.models.mhim_masking import Mask, MaskRatios, choose_masked, cosine
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
+from asmil.models.transmil import encoder_layers
 from asmil.tasks.base import Task
 
 TRAINED_LOGITS = ("bag_logits", "max_logits")
@@ -65,6 +66,7 @@ class PureMHIM(AttentionPoolModel):
         super().__init__(in_features, n_outputs, config)
         self.network = Network(in_features, n_outputs, config, merges)
         self.merges_at_test = merges and config.merge_test
+        self.maps_predicted_class = config.base == "dsmil"
 
     @property
     def normalizer_built_in(self) -> bool:
@@ -113,10 +115,8 @@ class PureMHIM(AttentionPoolModel):
             raise AsmilError(
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
-        if self.config.base == "dsmil":
-            return self.predicted_attention(output)
         attention = super().draw_tile_map(output, kind)
-        if self.config.base == "abmil":
+        if self.config.base != "transmil":
             return attention
         return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)
 
@@ -168,8 +168,7 @@ class MHIM(PureMHIM):
         return self.forward_masked(bag) if self.training else super().forward(bag)
 
     def forward_masked(self, bag: Bag) -> Output:
-        """The student on the tiles that the teacher keeps. In eval mode there is no dropout, and no tile is left
-        out for having been merged."""
+        """The student on the tiles that the teacher keeps; in eval mode without dropout, and with merged tiles, too."""
         teacher_feature, ranking = self.teach(bag)
         mask = self.mask(ranking)
         embedded = self.embed(bag.features[mask.kept])
@@ -254,7 +253,6 @@ class MHIM(PureMHIM):
 
     def _start_from(self, pure: MILModel, bags: Iterable[Bag]) -> None:
         """Copy the network that was trained alone to the teacher, and its embedding to the student."""
-        del bags
         assert isinstance(pure, PureMHIM)
         self.teacher.load_state_dict({**self.teacher.state_dict(), **pure.network.state_dict()})
         self.network.embedding.load_state_dict(pure.network.embedding.state_dict())
@@ -263,7 +261,6 @@ class MHIM(PureMHIM):
         self.step, self.steps = step, steps
 
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
-        del bag, target
         if self.network.merge is not None:
             self.network.merge.follow(output.extras["merged_tokens"], self.config.merge_momentum)
         move_towards(self.teacher, self.network, self.teacher_momentum())
@@ -285,31 +282,13 @@ def move_towards(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
 
 
 EMBEDDINGS = {1: "patch_to_emb.0", 2: "feature.0"}
-_LAYER = {
-    "norm": "norm",
-    "attention.to_qkv": "attn.to_qkv",
-    "attention.to_out": "attn.to_out.0",
-    "attention.residual": "attn.res_conv",
-}
 ENCODERS: Mapping[str, Mapping[str, str]] = {
     "abmil": {
         "attention.value": "online_encoder.attention.attention.0",
         "attention.weight": "online_encoder.attention.attention.2",
         "head": "predictor",
     },
-    "transmil": {
-        **{
-            f"{layer}.{ours}": f"online_encoder.{layer}.{theirs}"
-            for layer in ("layer1", "layer2")
-            for ours, theirs in _LAYER.items()
-        },
-        **{
-            f"position.convolutions.{i}": f"online_encoder.pos_embedding.{name}"
-            for i, name in enumerate(("proj", "proj1", "proj2"))
-        },
-        "norm": "online_encoder.norm",
-        "head": "predictor",
-    },
+    "transmil": {**encoder_layers("online_encoder.", "pos_embedding"), "head": "predictor"},
     "dsmil": {
         "streams.instance": "online_encoder.i_classifier.0",
         "streams.query.0": "online_encoder.b_classifier.q.0",
@@ -372,12 +351,12 @@ def _merge_state(tensors: Tensors, heads: int) -> tuple[dict[str, Any], dict[str
 
 def _asked(config: Config) -> dict[str, Any]:
     """Our options for the words of an official configuration; of masking stages it names, the others are off."""
-    masks = {MASK_WORDS[word]: config[word] for word in MASK_WORDS if config.get(word) is not None}
+    masks = options_of(config, MASK_WORDS)
     if masks:
         masks = NOTHING_MASKED | masks
         # 0 is the class's default, with which it can only run where nothing high is masked.
         masks["high_share"] = masks["high_share"] or 1.0
-    return masks | {OTHER_WORDS[word]: config[word] for word in OTHER_WORDS if config.get(word) is not None}
+    return masks | options_of(config, OTHER_WORDS)
 
 
 def _register_layout(version: int, base: str) -> None:
@@ -395,11 +374,11 @@ def _register_layout(version: int, base: str) -> None:
         n_outputs = len(tensors["online_encoder.i_classifier.0.weight" if base == "dsmil" else "predictor.weight"])
         network = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
         state = {f"{role}.{name}": tensor for role in ("network", "teacher") for name, tensor in network.items()}
-        return in_features, n_outputs, {"version": version, "base": base, "inner": inner, **options, **asked}, state
+        options |= {"version": version, "base": base, "inner": inner}
+        return converted(state, in_features, n_outputs, **options, **asked)
 
     # the official class has a predictor that it does not call for DSMIL
-    required = weight_names((embedding, *ENCODERS[base].values()))
-    register_official("mhim", required, convert, unused=(*COPIES, "predictor"))
+    register_official("mhim", (embedding, *ENCODERS[base].values()), convert, unused=(*COPIES, "predictor"))
 
 
 for _version in EMBEDDINGS:

@@ -5,7 +5,7 @@ Each reads N x I embedded tiles and gives
     forward     the output (logits, scores, bag feature)
     attend      the scores alone
     teach       the bag feature (rows x I) and the ranking by which tiles are masked (A x N, the easiest highest):
-                attention, or class-aware (v2) the largest class probability of what a tile brings into the feature
+                attention, or class-aware (v2) the largest class probability of what a tile contributes to the feature
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from asmil.attention.normalizers import Normalizer
 from asmil.models.base import Output
 from asmil.models.blocks.dual_stream import DualStream, two_stream_output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import Activation, start_xavier
-from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
+from asmil.models.blocks.layers import Activation, start_linear
+from asmil.models.blocks.nystrom import NystromLayer
 from asmil.models.blocks.position import PyramidPosition
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -91,7 +91,7 @@ class MHIMConfig(EmbeddingConfig):
         return self.version == 2 and self.merge_k > 0
 
     def recipe(self) -> Recipe:
-        """The official settings for version and base, with the given ones on top."""
+        """The official settings for version and base, overridden by the given ones."""
         official = CAMELYON16_TRANSMIL if self.base == "transmil" else CAMELYON16_ABMIL
         if self.version == 2:
             official = SECOND_VERSION
@@ -105,7 +105,7 @@ QUERY_FAN = 3 * 16 * 16
 
 
 class TokenMerge(nn.Module):
-    """Many tiles merged into a few tokens (MHIM v2): n x I -> k x I, by cross-attention of learned-by-average queries.
+    """Many tiles merged into a few tokens (MHIM v2): n x I -> k x I, by cross-attention of averaged queries.
 
         u = LN(x), p = LN(g)                                       x: n tiles, g: k queries, one LayerNorm for both
         a = softmax over tiles of (W_q p)_h . (W_k u_i)_h / sqrt(d)      head h of width d, no bias
@@ -221,27 +221,13 @@ class TransformerEncoder(nn.Module):
 
     tilewise: ClassVar[bool] = False
 
-    def __init__(
-        self, width: int, n_outputs: int, heads: int, head_width: int | None, landmarks: int | None, iterations: int
-    ) -> None:
+    def __init__(self, width: int, n_outputs: int, config: MHIMConfig) -> None:
         super().__init__()
-
-        def layer() -> NystromLayer:
-            return NystromLayer(
-                width,
-                NystromAttention(
-                    width,
-                    heads,
-                    width // 2 if landmarks is None else landmarks,
-                    head_width=head_width,
-                    iterations=iterations,
-                ),
-            )
-
         self.class_token = nn.Parameter(torch.randn(1, width))
-        self.layer1 = layer()
+        options = {"head_width": config.head_width, "iterations": config.iterations}
+        self.layer1 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.position = PyramidPosition(width, at_least=SMALLEST_GRID)
-        self.layer2 = layer()
+        self.layer2 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
 
@@ -249,7 +235,6 @@ class TransformerEncoder(nn.Module):
         return self._scores(self.layer2.norm(self._after_first(embedded)))
 
     def forward(self, embedded: Tensor, normalizer: Normalizer) -> Output:
-        del normalizer
         tokens = self._after_first(embedded)
         normed, attention = self.layer2.norm(tokens), self.layer2.attention
         extras = {}
@@ -262,7 +247,6 @@ class TransformerEncoder(nn.Module):
         return Output(self.head(feature), self._scores(normed), feature, extras=extras)
 
     def teach(self, embedded: Tensor, normalizer: Normalizer, class_aware: bool) -> tuple[Tensor, Tensor]:
-        del normalizer
         tokens = torch.cat([self.class_token, embedded])
         normed = self.layer1.norm(tokens)
         update, row = self.layer1.attention.with_row_weights(normed, CLASS_TOKEN)
@@ -319,7 +303,6 @@ class DualStreamEncoder(nn.Module):
         return two_stream_output(attended, pooled, self.head(pooled.flatten()), "mean")
 
     def teach(self, embedded: Tensor, normalizer: Normalizer, class_aware: bool) -> tuple[Tensor, Tensor]:
-        del class_aware
         attended, pooled = self.streams(embedded, normalizer)
         return pooled, attended.instance_logits.amax(dim=1).unsqueeze(0)
 
@@ -336,16 +319,14 @@ class Network(nn.Module):
         if config.base == "abmil":
             self.encoder = AttentionEncoder(width, n_outputs, config.attention, config.attention_activation)
         elif config.base == "transmil":
-            self.encoder = TransformerEncoder(
-                width, n_outputs, config.heads, config.head_width, config.landmarks, config.iterations
-            )
+            self.encoder = TransformerEncoder(width, n_outputs, config)
         else:
             self.encoder = DualStreamEncoder(width, n_outputs)
         self.merge: TokenMerge | None = None
         if merges:
             self.merge = TokenMerge(width, config.merge_k, config.merge_heads, config.merge_head_width)
-        start_xavier(self.embedding)
+        start_linear(self.embedding)
         # The head of the dual stream is a convolution in the official code, and starts like one.
-        start_xavier(self.encoder.streams if isinstance(self.encoder, DualStreamEncoder) else self.encoder)
+        start_linear(self.encoder.streams if isinstance(self.encoder, DualStreamEncoder) else self.encoder)
         if self.merge is not None:
-            start_xavier(self.merge)
+            start_linear(self.merge)

@@ -5,7 +5,7 @@ Three stages, each optional; each ranks all N tiles, and the tiles that any of t
     random, ratio r     ceil(N r) tiles, uniformly
     low, ratio l        the ceil(N l) tiles with the lowest scores
     high, ratio h       of the ceil(N h / s) tiles with the highest scores a random share s, rounded up
-                        (h / s > 1: of all tiles a random share h; s = 1: no chance, the ceil(N h) highest)
+                        (h / s > 1: of all tiles a random share h; s = 1: not random, the ceil(N h) highest)
 
 Scores of several heads are ranked by votes: every head marks its first k tiles, and the k tiles with the most votes
 are chosen; among equal votes those that come first by the mean over heads, where the official code leaves the choice
@@ -51,20 +51,20 @@ class Mask:
 
 
 def choose_masked(scores: Tensor, ratios: MaskRatios, draw: Draw) -> Mask:
-    """The mask for scores A x N (A heads); `draw` is called by the stages that leave something to chance."""
+    """The mask for scores A x N (A heads); `draw` is called by the stages that choose at random."""
     n_tiles = scores.shape[1]
     none = torch.zeros(0, dtype=torch.int64, device=scores.device)
     if n_tiles == 1:
         return Mask(none, none, none, none.new_zeros(1), none)
-    everyone = torch.arange(n_tiles, device=scores.device)
-    random = random_share(everyone, ratios.random, draw) if ratios.random > 0 else none
+    all_tiles = torch.arange(n_tiles, device=scores.device)
+    random = random_share(all_tiles, ratios.random, draw) if ratios.random > 0 else none
     low = ranked(scores, math.ceil(n_tiles * ratios.low), largest=False) if ratios.low > 0 else none
     high = _choose_high(scores, ratios.high, ratios.share, draw) if ratios.high > 0 else none
     is_kept = torch.ones(n_tiles, dtype=torch.bool, device=scores.device)
     is_kept[torch.cat([random, low, high])] = False
     kept = is_kept.nonzero().flatten()
     if len(kept) == 0:
-        kept = _least_deserving(scores, high)
+        kept = _last_kept(scores, high)
         is_kept[kept] = True
     return Mask(random.sort().values, low.sort().values, high.sort().values, kept, (~is_kept).nonzero().flatten())
 
@@ -78,11 +78,11 @@ def _choose_high(scores: Tensor, ratio: float, share: float, draw: Draw) -> Tens
     return candidates if share >= 1 else random_share(candidates, share, draw)
 
 
-def _least_deserving(scores: Tensor, high: Tensor) -> Tensor:
-    """The tile to keep when all are masked: the highest one that the high stage left alone, else the lowest."""
+def _last_kept(scores: Tensor, high: Tensor) -> Tensor:
+    """The tile to keep when all are masked: the highest one that the high stage did not choose, else the lowest."""
     order = ranked(scores, scores.shape[1], largest=True)
-    left_alone = order[~torch.isin(order, high)]
-    return left_alone[:1] if len(left_alone) else order[-1:]
+    not_chosen = order[~torch.isin(order, high)]
+    return not_chosen[:1] if len(not_chosen) else order[-1:]
 
 
 def random_share(indices: Tensor, share: float, draw: Draw) -> Tensor:

@@ -55,33 +55,42 @@ class OfficialForm:
         return f"the state dict looks like {self.method} but"
 
 
-GATED_ATTENTION = {
-    "attention.value": "attention.attention_V.0",
-    "attention.gate": "attention.attention_U.0",
-    "attention.weight": "attention.attention_weights",
-}
-"""The gated attention network in the code that ACMIL, AEM, DTFD and IBMIL share: its layers by our names."""
-UNUSED_NORM = ("dimreduction.bn",)
-"""A batch norm that a published embedding class contains and never calls."""
 _FORMS: list[OfficialForm] = []
 
 
 def register_official(
     method: str,
-    required: Iterable[str],
+    layers: Iterable[str],
     convert: Convert,
     applies: Applies | None = None,
     *,
+    names: Iterable[str] = (),
     build: Build | None = None,
     unused: tuple[str, ...] = (),
 ) -> None:
-    """Make a published layout known to `load`; the arguments are those of `OfficialForm`."""
-    _FORMS.append(OfficialForm(method, frozenset(required), convert, applies, build, unused))
+    """Make a published layout known to `load`; the weights of `layers` and the tensors `names` identify it.
+
+    The other arguments are those of `OfficialForm`.
+    """
+    required = frozenset((*names, *(f"{layer}.weight" for layer in layers)))
+    _FORMS.append(OfficialForm(method, required, convert, applies, build, unused))
 
 
-def weight_names(layers: Iterable[str]) -> frozenset[str]:
-    """The names of the weights of these layers."""
-    return frozenset(f"{layer}.weight" for layer in layers)
+def converted(
+    state: dict[str, Tensor], in_features: int | None = None, n_outputs: int | None = None, **options: Any
+) -> Converted:
+    """What `OfficialForm.convert` returns, from our state dict and the options of `build`.
+
+    Sizes that are not given are those of the first embedding layer, with the option `inner`, and of the head.
+    """
+    if in_features is None:
+        options["inner"], in_features = state["embedding.layers.0.weight"].shape
+    return in_features, n_outputs or len(state["head.weight"]), options, state
+
+
+def options_of(config: Config, words: Mapping[str, str]) -> dict[str, Any]:
+    """Options from the words of an official configuration, by our names; of several words for one, the last counts."""
+    return {option: config[word] for word, option in words.items() if config.get(word) is not None}
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,6 @@ class Recognized:
     options: dict[str, Any]
     tensors: dict[str, Tensor]
     source: _Official
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return self.form.method
 
 
 def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Recognized:

@@ -91,19 +91,15 @@ def confirm(name: str, given: str | None, named_by: str) -> None:
         )
 
 
-def problems_of(model_type: type[MILModel]) -> list[str]:
-    """The problems of a class on random bags, one sentence each; empty if it can be trained."""
-    return list(_problems(model_type))
-
-
 def _accept(name: str, model_type: type[MILModel]) -> None:
-    if problems := problems_of(model_type):
+    if problems := list(problems_of(model_type)):
         raise AsmilError(f"method {name}: it cannot be trained:" + "".join(f"\n  - {problem}" for problem in problems))
     summary = next(iter((model_type.__doc__ or "").strip().splitlines()), "")
     remember(Method(name, model_type, summary, "", 0))
 
 
-def _problems(model_type: type[MILModel]) -> Iterator[str]:
+def problems_of(model_type: type[MILModel]) -> Iterator[str]:
+    """The problems of a class on random bags, one sentence each; none if it can be trained."""
     if not (isinstance(model_type.config_type, type) and issubclass(model_type.config_type, ModelConfig)):
         yield "config_type is not a subclass of ModelConfig"
         return

@@ -34,7 +34,7 @@ from asmil.models.blocks.layers import tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -67,8 +67,8 @@ class PatchGCNConfig(EmbeddingConfig):
 class PatchGCN(MILModel):
     """Patch-GCN; see the module's text for the formulas.
 
-    A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]); `prepare` adds `extras["adjacency"]`, the
-    same edges as a sparse matrix (row: who hears).
+    A bag may have its own `extras["edges"]` (2 x E, [center, neighbor]); `prepare` adds `extras["adjacency"]`, the
+    same edges as a sparse matrix (row: the receiving tile).
     """
 
     config_type = PatchGCNConfig
@@ -136,7 +136,6 @@ def _register_layout(variant: str, attention: dict[str, str], head: str) -> None
         outer["rho"] = "path_rho.0"
 
     def convert(tensors: Tensors, config: Config) -> Converted:
-        del config
         layers = dict(outer)
         state = {}
         n_layers = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
@@ -150,13 +149,10 @@ def _register_layout(variant: str, attention: dict[str, str], head: str) -> None
             if layer > 0:
                 layers[f"further.{layer - 1}.norm"] = f"layers.{layer}.norm"
         state |= renamed(tensors, layers)
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        options = {"variant": variant, "inner": inner, "layers": n_layers, "conv_bias": "first.widen.bias" in state}
-        return in_features, state["head.weight"].shape[0], options, state
+        return converted(state, variant=variant, layers=n_layers, conv_bias="first.widen.bias" in state)
 
-    required = weight_names((*outer.values(), "layers.0.conv.mlp.0"))
     # the first layer is called without its norm
-    register_official("patch_gcn", required, convert, unused=("layers.0.norm",))
+    register_official("patch_gcn", (*outer.values(), "layers.0.conv.mlp.0"), convert, unused=("layers.0.norm",))
 
 
 _register_layout("official", {"value": "attention_a.0", "gate": "attention_b.0", "weight": "attention_c"}, "classifier")

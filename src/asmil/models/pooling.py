@@ -29,8 +29,8 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import start_xavier
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.blocks.layers import start_linear
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 _OFFICIAL = {"training": {"optimizer": "adamw", "weight_decay": 1e-5, "epochs": 100}}
@@ -71,7 +71,7 @@ class PoolingModel(MILModel):
         self.embedding = TileEmbedding(in_features, config, activation=config.activation, dropout=config.dropout)
         self.head = nn.Linear(self.embedding.width, n_outputs)
         if config.level != "tile":
-            start_xavier(self)
+            start_linear(self)
 
     @property
     def can_stream(self) -> bool:
@@ -107,7 +107,6 @@ class PoolingModel(MILModel):
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """The tile's own probability of the predicted class (of the positive class for a single output)."""
-        del kind
         assert output.instance_logits is not None
         if self.n_outputs == 1:
             return torch.sigmoid(output.instance_logits[:, 0])
@@ -205,16 +204,13 @@ def _register_layout(embedding: str, head: str, level: str) -> None:
 
     In ACMIL's layout mean and max have the same tensors: `config["mode"]` decides.
     """
-    required = weight_names((embedding, head))
+    layers = {"embedding.layers.0": embedding, "head": head}
+    required = layers.values()
 
     def convert(tensors: Tensors, config: Config) -> Converted:
-        state = renamed(tensors, {"embedding.layers.0": embedding, "head": head})
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        options = {"inner": inner, "level": level, "activation": config.get("act", "relu")}
-        return in_features, state["head.weight"].shape[0], options, state
+        return converted(renamed(tensors, layers), level=level, **options_of(config, {"act": "activation"}))
 
     def refuse(tensors: Tensors, config: Config) -> Converted:
-        del tensors, config
         raise AsmilError("mean and max pooling have the same tensors; give config={'mode': 'mean'} or {'mode': 'max'}")
 
     if level == "tile":

@@ -35,7 +35,7 @@ from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 from asmil.models.registry import register
 
 WIDTH = 512
@@ -89,7 +89,7 @@ class PSMIL(AttentionPoolModel):
         # drawn for the transposed matrix, as the official code stores it: the fan-in is then C
         nn.init.kaiming_uniform_(self.head.weight, mode="fan_out")
         self.head.requires_grad_(config.train_classifier)
-        # Whether `initialized` was seen to hold: asking the tensor again would make every step wait for the GPU.
+        # Whether `initialized` is known to be true: reading the tensor in every step would wait for the GPU.
         self._started = False
         self.register_load_state_dict_post_hook(_forget_start)  # type: ignore[no-untyped-call]
 
@@ -121,7 +121,6 @@ class PSMIL(AttentionPoolModel):
     @torch.no_grad()
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
         """Move the prototype of the bag's class; other targets, or outputs of inference, move none."""
-        del bag
         candidates = output.extras.get(CANDIDATES)
         if candidates is None or target.shape != (1,) or target.is_floating_point():
             return
@@ -164,7 +163,6 @@ def _likeliest(probabilities: Tensor) -> Tensor:
 
 
 def _forget_start(model: nn.Module, incompatible: Any) -> None:
-    del incompatible
     assert isinstance(model, PSMIL)
     model._started = False
 
@@ -201,21 +199,23 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
         "head.weight": tensors["linear"].t().contiguous(),
     }
     width, n_outputs = tensors["linear"].shape
-    options = {
-        "embedding_layers": 2 if stem else 0,
-        "inner": width,
-        "momentum": config.get("momentum", 0.999 if stem else 0.99),
-        "update": config.get("update", "mean_of_predicted" if stem else "top1"),
-        "hard_branch": bool(config.get("hard_branch", False)),
-    }
-    in_features = state["embedding.layers.0.weight"].shape[1] if stem else width
-    return in_features, n_outputs, options, state
+    return converted(
+        state,
+        state["embedding.layers.0.weight"].shape[1] if stem else width,
+        n_outputs,
+        embedding_layers=2 if stem else 0,
+        inner=width,
+        momentum=config.get("momentum", 0.999 if stem else 0.99),
+        update=config.get("update", "mean_of_predicted" if stem else "top1"),
+        hard_branch=bool(config.get("hard_branch", False)),
+    )
 
 
 register_official(
     "psmil",
-    {"fbank", "linear", "ps_attention.0.weight"},
+    ("ps_attention.0",),
     _convert,
+    names=("fbank", "linear"),
     # the released classes contain several poolings side by side; `mha` is DEMIL's
     applies=lambda tensors, config: config.get("pooling") != "mha",
     unused=POOLINGS,

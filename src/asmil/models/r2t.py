@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.layers import Activation, start_xavier
+from asmil.models.blocks.layers import Activation, start_linear
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
@@ -84,7 +84,13 @@ class R2T(MILModel):
             in_features, config, default_width=WIDTH, activation=config.activation, dropout=config.dropout
         )
         width = self.embedding.width
-        _refuse_misfits(width, config)
+        refuse_uneven(width, config.heads)
+        refuse_uneven(width, config.crmsa_heads, "crmsa_heads")
+        if config.epeg_k and config.epeg_k % 2 == 0:
+            raise AsmilError(
+                f"model.epeg_k = {config.epeg_k}: an even kernel has no middle; choose {config.epeg_k - 1} or "
+                f"{config.epeg_k + 1}, or 0 for none"
+            )
         heads, dropout = (config.heads, config.crmsa_heads), config.layer_dropout
         folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
         self.regional = nn.Sequential(
@@ -105,7 +111,7 @@ class R2T(MILModel):
             activation=config.attention_activation,
         )
         self.head = nn.Linear(width, n_outputs)
-        start_xavier(self)
+        start_linear(self)
 
     def reembed(self, bag: Bag) -> Tensor:
         """The tiles after the encoder, N x I: what the pooling reads."""
@@ -121,21 +127,6 @@ class R2T(MILModel):
         scores = self.attention(tiles)
         embedding = (self.normalizer(scores).to(tiles.dtype) @ tiles).squeeze(0)
         return Output(self.head(embedding), scores, embedding)
-
-
-def _refuse_misfits(width: int, config: R2TConfig) -> None:
-    for option in ("heads", "crmsa_heads"):
-        heads = getattr(config, option)
-        if width % heads:
-            raise AsmilError(
-                f"an embedding of width {width} cannot be shared out over model.{option} = {heads}; "
-                f"choose model.inner as a multiple of the heads"
-            )
-    if config.epeg_k and config.epeg_k % 2 == 0:
-        raise AsmilError(
-            f"model.epeg_k = {config.epeg_k}: an even kernel has no middle; choose {config.epeg_k - 1} or "
-            f"{config.epeg_k + 1}, or 0 for none"
-        )
 
 
 def _layer(attention: nn.Module, width: int, config: R2TConfig) -> RegionalLayer:
@@ -181,32 +172,31 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     mlp = "cross.attention.phi.2.weight" in state
     if not mlp:
         state["cross.attention.phi"] = tensors[f"{encoder}.cr_msa.attn.phi"]
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    epeg = state.get("regional.0.attention.attention.epeg.weight")
-    feed = state.get("cross.feed.widen.weight")
-    options = {
-        "inner": inner,
-        "activation": str(config.get("act", "relu")).lower(),
-        "layers": regional + 1,
-        "heads": config.get("n_heads", config.get("num_heads", 8)) if epeg is None else epeg.shape[0],
-        "region_num": config.get("region_num", 8),
-        "region_size": config.get("region_size") or None,
-        "min_region_num": config.get("min_region_num", 0),
-        "min_region_ratio": config.get("min_region_ratio", 0.0),
-        "epeg_k": 0 if epeg is None else epeg.shape[2],
-        "crmsa_k": state["cross.attention.phi.2.weight"].shape[0] if mlp else state["cross.attention.phi"].shape[1],
-        "crmsa_heads": config.get("crmsa_heads", 8),
-        "crmsa_mlp": mlp,
-        "all_shortcut": config.get("all_shortcut", False),
-        "ffn": feed is not None,
-        "ffn_ratio": 4.0 if feed is None else feed.shape[0] / inner,
-        "ffn_activation": config.get("ffn_act", "gelu"),
-        "attention": state["attention.value.weight"].shape[0],
-        "attention_activation": config.get("da_act", "relu"),
-        "attention_bias": "attention.value.bias" in state,
-        "gated": gated,
-    }
-    return in_features, state["head.weight"].shape[0], options, state
+    options = {"attention_activation": "relu", **options_of(config, _WORDS)}
+    options["activation"] = str(config.get("act", "relu")).lower()
+    options["region_size"] = config.get("region_size") or None
+    if (epeg := state.get("regional.0.attention.attention.epeg.weight")) is not None:
+        options["heads"] = len(epeg)
+    if (feed := state.get("cross.feed.widen.weight")) is not None:
+        options |= {"ffn": True, "ffn_ratio": len(feed) / feed.shape[1]}
+    return converted(
+        state,
+        layers=regional + 1,
+        epeg_k=0 if epeg is None else epeg.shape[2],
+        crmsa_k=len(state["cross.attention.phi.2.weight"]) if mlp else state["cross.attention.phi"].shape[1],
+        crmsa_mlp=mlp,
+        attention=len(state["attention.value.weight"]),
+        attention_bias="attention.value.bias" in state,
+        gated=gated,
+        **options,
+    )
 
 
-register_official("r2t", weight_names(("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor")), _convert)
+_SAME_WORDS = ("region_num", "min_region_num", "min_region_ratio", "crmsa_heads", "all_shortcut")
+_WORDS = {word: word for word in _SAME_WORDS} | {
+    "num_heads": "heads",
+    "n_heads": "heads",
+    "ffn_act": "ffn_activation",
+    "da_act": "attention_activation",
+}
+register_official("r2t", ("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor"), _convert)

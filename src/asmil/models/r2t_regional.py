@@ -1,7 +1,7 @@
 """The layers of a regional transformer: self-attention within windows (R-MSA), and between windows (CR-MSA).
 
 EPEG, the position encoding of R-MSA, convolves the attention logits E = s q k^T along the query axis, one key at a
-time, with one kernel w a head and zero padding:
+time, with one kernel w per head and zero padding:
 
     (E + Conv(E))_ij = sum_t (w_t + [t = middle]) E_(i + t - middle, j) + b = s (q * w')_i . k_j + b
 

@@ -31,7 +31,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 from asmil.models.registry import register
 
 WIDTH = 512
@@ -57,6 +57,7 @@ class RGMIL(MILModel):
 
     config_type = RGMILConfig
     score_axes = ("stream",)
+    maps_predicted_class = True
     config: RGMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: RGMILConfig) -> None:
@@ -83,11 +84,6 @@ class RGMIL(MILModel):
     def classifies_tiles(self) -> bool:
         return True
 
-    def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """The attention of the stream of the predicted class."""
-        del kind
-        return self.predicted_attention(output)
-
     def _columns(self) -> Tensor:
         """M x C, what turns an embedded tile or bag into logits: R for two outputs, else the margins' directions."""
         if self.n_outputs == 2:
@@ -103,9 +99,8 @@ class RGMIL(MILModel):
 def _convert(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, {"embedding.layers.0": "stem.stem.0", "embedding.layers.1": "stem.stem.2"})
     state["regressor"] = tensors["linear"].unsqueeze(0)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options = {"inner": inner, "train_regressor": bool(config.get("train_regressor", False))}
-    return in_features, tensors["linear"].shape[1], options, state
+    trained = bool(config.get("train_regressor", False))
+    return converted(state, n_outputs=tensors["linear"].shape[1], train_regressor=trained)
 
 
-register_official("rgmil", {"linear", "stem.stem.0.weight", "stem.stem.2.weight"}, _convert)
+register_official("rgmil", ("stem.stem.0", "stem.stem.2"), _convert, names=("linear",))

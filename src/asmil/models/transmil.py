@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
+from asmil.models.blocks.nystrom import NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
-from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
+from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
 CLASS_TOKEN = 0
@@ -81,9 +81,16 @@ class TransMIL(MILModel):
         super().__init__(in_features, n_outputs, config)
         self.embedding = TileEmbedding(in_features, config, default_width=OFFICIAL_WIDTH)
         width = self.embedding.width
-        self.layer1 = NystromLayer(width, _attention(width, config))
+        refuse_uneven(width, config.heads)
+        if config.landmarks is None and width % 2:
+            raise AsmilError(
+                f"tokens of width {width} have no half to be the number of landmarks; "
+                "set model.inner to an even number, or model.landmarks"
+            )
+        options = {"iterations": config.iterations, "dropout": config.dropout}
+        self.layer1 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.position = PyramidPosition(width)
-        self.layer2 = NystromLayer(width, _attention(width, config))
+        self.layer2 = NystromLayer(width, config.heads, config.landmarks, **options)
         self.class_token = nn.Parameter(torch.randn(1, width))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
@@ -95,11 +102,6 @@ class TransMIL(MILModel):
     def attend(self, bag: Bag) -> Tensor:
         normed = self.layer2.norm(self._after_position(self._tokens(bag)))
         return self._scores(normed, len(bag))
-
-    def encode(self, bag: Bag) -> Tensor:
-        """The class token's feature, which the head classifies."""
-        tokens = self._after_position(self._tokens(bag))
-        return self._feature(tokens, self.layer2.attention.row(self.layer2.norm(tokens), CLASS_TOKEN))
 
     def forward(self, bag: Bag) -> Output:
         tokens = self._after_position(self._tokens(bag))
@@ -156,39 +158,22 @@ class TransMIL(MILModel):
         return self.norm(tokens[CLASS_TOKEN] + update)
 
 
-def _attention(width: int, config: TransMILConfig) -> NystromAttention:
-    if width % config.heads:
-        raise AsmilError(
-            f"tokens of width {width} cannot be split into model.heads = {config.heads}; "
-            "set model.inner to a multiple of model.heads"
-        )
-    if config.landmarks is None and width % 2:
-        raise AsmilError(
-            f"tokens of width {width} have no half to be the number of landmarks; "
-            "set model.inner to an even number, or model.landmarks"
-        )
-    landmarks = width // 2 if config.landmarks is None else config.landmarks
-    return NystromAttention(width, config.heads, landmarks, iterations=config.iterations, dropout=config.dropout)
+def encoder_layers(prefix: str, position: str) -> dict[str, str]:
+    """The official names of both layers, the position block and the norm, by our names.
+
+    prefix: of all names; position: the name of the position block
+    """
+    layer = {"norm": "norm", "attention.to_qkv": "attn.to_qkv", "attention.to_out": "attn.to_out.0"}
+    layer["attention.residual"] = "attn.res_conv"
+    convolutions = enumerate(("proj", "proj1", "proj2"))
+    return {
+        **{f"{name}.{ours}": f"{prefix}{name}.{layer[ours]}" for name in ("layer1", "layer2") for ours in layer},
+        **{f"position.convolutions.{i}": f"{prefix}{position}.{name}" for i, name in convolutions},
+        "norm": f"{prefix}norm",
+    }
 
 
-LAYERS = {
-    "embedding.layers.0": "_fc1.0",
-    **{f"position.convolutions.{i}": f"pos_layer.{name}" for i, name in enumerate(("proj", "proj1", "proj2"))},
-    **{
-        f"{layer}.{ours}": f"{layer}.{theirs}"
-        for layer in ("layer1", "layer2")
-        for ours, theirs in {
-            "norm": "norm",
-            "attention.to_qkv": "attn.to_qkv",
-            "attention.to_out": "attn.to_out.0",
-            "attention.residual": "attn.res_conv",
-        }.items()
-    },
-    "norm": "norm",
-    "head": "_fc2",
-}
-
-
+LAYERS = {"embedding.layers.0": "_fc1.0", "head": "_fc2", **encoder_layers("", "pos_layer")}
 CONFIG_WORDS = {
     **dict.fromkeys(("landmarks", "n_landmarks", "num_landmarks"), "landmarks"),
     **dict.fromkeys(("iterations", "n_iterations", "pinv_iterations"), "iterations"),
@@ -198,12 +183,8 @@ CONFIG_WORDS = {
 def _convert(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, LAYERS)
     state["class_token"] = tensors["cls_token"].flatten(0, 1)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options = {"inner": inner, "heads": state["layer1.attention.residual.weight"].shape[0]}
-    for word, option in CONFIG_WORDS.items():
-        if config.get(word) is not None:
-            options[option] = int(config[word])
-    return in_features, state["head.weight"].shape[0], options, state
+    options = {option: int(value) for option, value in options_of(config, CONFIG_WORDS).items()}
+    return converted(state, heads=len(state["layer1.attention.residual.weight"]), **options)
 
 
-register_official("transmil", {"cls_token"} | weight_names(LAYERS.values()), _convert)
+register_official("transmil", LAYERS.values(), _convert, names=("cls_token",))

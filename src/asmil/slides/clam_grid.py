@@ -6,14 +6,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.files import replacing
 from asmil.slides.image import SlideImage
 from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.slides.settings import ContourCheck
-from asmil.slides.tissue.regions import Polygon, Region, Tissue
-from asmil.tables.arrays import Booleans
+from asmil.slides.tissue.regions import Polygon, Tissue
+from asmil.tables.arrays import Booleans, Integers
 
 
 def clam_coordinates(
@@ -23,7 +22,7 @@ def clam_coordinates(
     step: tuple[int, int],
     check: ContourCheck = "four_pt",
     padding: bool = True,
-) -> NDArray[np.int64]:
+) -> Integers:
     """The upper left corners of the tiles, N x 2, region by region, x outer and y inner.
 
     size: size of the slide; side and step: of the grid; all (x, y), in level-0 pixels
@@ -31,28 +30,19 @@ def clam_coordinates(
 
     Tiles of different regions may overlap. The checked points are those of a square of side[0], as in CLAM.
     """
-    tiles = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
-    return np.concatenate([np.zeros((0, 2), dtype=np.int64), *tiles])
-
-
-def _tiles_of(
-    region: Region,
-    size: tuple[int, int],
-    side: tuple[int, int],
-    step: tuple[int, int],
-    check: ContourCheck,
-    padding: bool,
-) -> NDArray[np.int64]:
-    corner = region.outline.min(axis=0).astype(np.int64)
-    stop = region.outline.max(axis=0).astype(np.int64) + 1
-    if not padding:
-        stop = np.minimum(stop, np.asarray(size) - side + 1)
-    columns, rows = (max(0, -int((corner[axis] - stop[axis]) // step[axis])) for axis in (0, 1))
-    grid = PointGrid(int(corner[0]), int(corner[1]), *step, columns, rows)
-    kept = _touches(region.outline, grid, side[0], check)
-    for hole in region.holes:
-        kept &= ~_center_inside(hole, grid, side[0])
-    return np.asarray(np.argwhere(kept) * step + corner, dtype=np.int64)
+    tiles = [np.zeros((0, 2), dtype=np.int64)]
+    for region in tissue.regions:
+        corner = region.outline.min(axis=0).astype(np.int64)
+        stop = region.outline.max(axis=0).astype(np.int64) + 1
+        if not padding:
+            stop = np.minimum(stop, np.asarray(size) - side + 1)
+        columns, rows = (max(0, -int((corner[axis] - stop[axis]) // step[axis])) for axis in (0, 1))
+        grid = PointGrid(int(corner[0]), int(corner[1]), *step, columns, rows)
+        kept = _touches(region.outline, grid, side[0], check)
+        for hole in region.holes:
+            kept &= ~_center_inside(hole, grid, side[0])
+        tiles.append(np.asarray(np.argwhere(kept) * step + corner, dtype=np.int64))
+    return np.concatenate(tiles)
 
 
 def _touches(outline: Polygon, grid: PointGrid, side: int, check: ContourCheck) -> Booleans:
@@ -98,7 +88,7 @@ def clam_attributes(image: SlideImage, patch_level: int, patch_px: int) -> dict[
 
 
 def write_clam_coords(
-    path: Path | str, image: SlideImage, coords: NDArray[np.int64], patch_level: int, patch_px: int
+    path: Path | str, image: SlideImage, coords: Integers, patch_level: int, patch_px: int
 ) -> Path | None:
     """Write the corners of a slide's tiles as CLAM does; if there are no tiles, write nothing and return None."""
     if len(coords) == 0:

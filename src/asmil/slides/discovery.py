@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.slides.file_names import DICOM_SUFFIX, dicom_files, is_picture, is_slide, slide_name, walk_once
+from asmil.slides.file_names import DICOM_SUFFIX, MIRAX_SUFFIX, dicom_files, is_picture, is_slide, slide_name, walk_once
 from asmil.slides.opening import refuse_absent
-from asmil.slides.slide_content import MIRAX_SUFFIX
 from asmil.tables.columns import ColumnMapping, understand_columns
 from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, name_problem
 from asmil.tables.text_table import is_table, read_text_table

@@ -1,4 +1,4 @@
-"""Which files are slides, by their endings, what a slide is called, and folders of slides and of DICOM files."""
+"""The files of slides: which files are slides, what a slide is called, folders of slides, DICOM, and contents."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asmil.errors import AsmilError
+from asmil.settings.made_from import Content, file_content, sampled_sha256
 from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
 
-DICOM_SUFFIX = ".dcm"
+DICOM_SUFFIX, MIRAX_SUFFIX = ".dcm", ".mrxs"
 HEADER_BYTES = 64 << 10
 SOP_CLASS, SERIES = b"\x08\x00\x16\x00", b"\x20\x00\x0e\x00"
 WHOLE_SLIDE = b"1.2.840.10008.5.1.4.1.1.77.1.6"
@@ -37,6 +38,16 @@ def slide_name(path: Path) -> str:
         return path.absolute().name
     name = path.stem
     return name[:-4] if name.lower().endswith(".ome") and path.suffix.lower() in (".tif", ".tiff") else name
+
+
+def slide_content(path: Path) -> Content:
+    """The content of a file, of a folder (DICOM), or of a MIRAX file and its folder, to notice a replaced slide.
+
+    Large files are sampled.
+    """
+    data = path.with_suffix("")
+    has_folder = path.suffix.lower() == MIRAX_SUFFIX and data.is_dir()
+    return file_content(path, *([data] if has_folder else []), checksum=sampled_sha256)
 
 
 def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

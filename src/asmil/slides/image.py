@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from asmil.slides.file_names import slide_name
 
 Size = tuple[int, int]
 LEVEL_TOLERANCE = 0.02
@@ -80,12 +82,18 @@ class SlideImage(ABC):
     Reading is safe from several threads at once.
     """
 
-    path: Path
-    name: str
     reader: str
-    vendor: str | None
-    level_sizes: tuple[tuple[int, int], ...]
-    resolution: Resolution | None
+
+    def __init__(
+        self, path: Path, level_sizes: Sequence[Size], resolution: Resolution | None, vendor: str | None = None
+    ) -> None:
+        self.path, self.name = path, slide_name(path)
+        self.level_sizes, self.resolution, self.vendor = tuple(level_sizes), resolution, vendor
+
+    @cached_property
+    def downsamples(self) -> tuple[tuple[float, float], ...]:
+        """Level-0 pixels per pixel of each level, see `true_downsamples`."""
+        return true_downsamples(self.level_sizes)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -112,7 +120,6 @@ class SlideImage(ABC):
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
         """(width, height) of the tiles in which the file stores a level; None if it does not store tiles."""
-        del level
         return None
 
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
@@ -121,7 +128,6 @@ class SlideImage(ABC):
         None unless the file stores the level as JPEG tiles. The last tiles of a row or column may extend beyond the
         level.
         """
-        del level, column, row
         return None
 
     @property
@@ -135,13 +141,10 @@ class SlideImage(ABC):
         return width * height
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the file."""
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

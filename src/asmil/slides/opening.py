@@ -17,7 +17,7 @@ from asmil.slides.file_names import any_dicom_file, dicom_files, is_picture
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.openslide_image import OpenSlideImage, levels_with_whole_tiles, one_line
 from asmil.slides.picture_image import PictureImage
-from asmil.slides.resolution import from_properties, given_resolution
+from asmil.slides.resolution import from_properties
 from asmil.slides.tiff_image import TiffImage
 from asmil.slides.tiff_pages import (
     TIFF_ERRORS,
@@ -49,7 +49,7 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
     if mpp is not None:
         if not (math.isfinite(mpp) and mpp > 0):
             raise AsmilError(f"{path}: mpp {mpp:g} is not a resolution; give microns per pixel, such as 0.25")
-        given = given_resolution(mpp)
+        given = Resolution(mpp, mpp, "given")
     refuse_absent(path)
     if path.is_dir():
         if not dicom_files(path):

@@ -10,8 +10,7 @@ import numpy as np
 import openslide
 
 from asmil.errors import AsmilError
-from asmil.slides.file_names import slide_name
-from asmil.slides.image import Pixels, Resolution, SlideImage, true_downsamples
+from asmil.slides.image import Pixels, Resolution, SlideImage
 from asmil.slides.pixel_regions import over_gray
 
 CACHE_BYTES = 32 << 20
@@ -29,21 +28,16 @@ class OpenSlideImage(SlideImage):
     def __init__(
         self, path: Path, slide: openslide.OpenSlide, resolution: Resolution | None, levels: Sequence[int] | None = None
     ) -> None:
-        self.path = path
-        self.name = slide_name(path)
-        self.vendor = slide.properties.get("openslide.vendor")
         self._levels = tuple(range(slide.level_count) if levels is None else levels)
-        self.level_sizes = tuple(slide.level_dimensions[level] for level in self._levels)
-        self.resolution = resolution
+        sizes = [slide.level_dimensions[level] for level in self._levels]
+        super().__init__(path, sizes, resolution, slide.properties.get("openslide.vendor"))
         self._slide = slide
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
-        self._downsamples = true_downsamples(self.level_sizes)
-        # asked once: after a failed read OpenSlide answers nothing more
+        # read once: after a failed read, OpenSlide fails on every call
         self._openslide_downsamples = tuple(slide.level_downsamples[level] for level in self._levels)
 
     @property
     def bounds_origin(self) -> tuple[int, int]:
-        """The corner of OpenSlide's bounds, if the slide states all four of them."""
         bounds = [self._slide.properties.get(f"openslide.bounds-{side}", "") for side in ("x", "y", "width", "height")]
         return (int(bounds[0]), int(bounds[1])) if all(text.isdecimal() for text in bounds) else (0, 0)
 
@@ -51,7 +45,7 @@ class OpenSlideImage(SlideImage):
         if x >= 0 and y >= 0:
             return self._read_inside(x, y, level, width, height, outside)
         # left of and above the slide, OpenSlide is off by up to a pixel
-        downsample_x, downsample_y = self._downsamples[level]
+        downsample_x, downsample_y = self.downsamples[level]
         left, top = (max(0, math.ceil(-at / by)) for at, by in ((x, downsample_x), (y, downsample_y)))
         canvas = np.full((height, width, 3), outside, dtype=np.uint8)
         if left < width and top < height:
@@ -61,7 +55,7 @@ class OpenSlideImage(SlideImage):
 
     def _read_inside(self, x: int, y: int, level: int, width: int, height: int, outside: int) -> Pixels:
         # OpenSlide divides positions by its own mean of both axes.
-        theirs, (ours_x, ours_y) = self._openslide_downsamples[level], self._downsamples[level]
+        theirs, (ours_x, ours_y) = self._openslide_downsamples[level], self.downsamples[level]
         position = round(x * theirs / ours_x), round(y * theirs / ours_y)
         try:
             region = self._slide.read_region(position, self._levels[level], (width, height))
@@ -70,7 +64,6 @@ class OpenSlideImage(SlideImage):
         return over_gray(np.asarray(region), outside)
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
-        """(width, height) of the tiles in which the file stores a level, if OpenSlide states it."""
         theirs = self._levels[level]
         sides = [self._slide.properties.get(f"openslide.level[{theirs}].tile-{side}") for side in ("width", "height")]
         width, height = (int(side) if side and side.isdigit() else 0 for side in sides)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asmil.slides.image import Pixels, Size, SlideImage, choose_level, true_downsamples
+from asmil.slides.image import Pixels, Size, SlideImage, choose_level
 from asmil.slides.opening import require_resolution
 from asmil.slides.pixel_regions import resize
 
@@ -38,7 +38,7 @@ def read_overview(
     width, height = image.size
     wanted_x, wanted_y = _wanted_downsample(image, mpp, max_side)
     columns, rows = max(1, round(width / wanted_x)), max(1, round(height / wanted_y))
-    level = choose_level(true_downsamples(image.level_sizes), min(wanted_x, wanted_y))
+    level = choose_level(image.downsamples, min(wanted_x, wanted_y))
     downsample = image.level_downsamples[level]
     pixels = read_reduced(image, (0, 0), level, downsample, image.level_sizes[level], (columns, rows), outside)
     return Overview(pixels, (width / columns, height / rows))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import cv2
 import numpy as np
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from asmil.errors import AsmilError
-from asmil.slides.file_names import slide_name
 from asmil.slides.image import Pixels, Resolution, Size, SlideImage
 from asmil.slides.pixel_regions import paste
 
-PNG_START, JPEG_START, BMP_START = b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"BM"
-JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the segment that states the size of a JPEG."""
+PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_PART_BYTES = 12
 """Length, type and checksum of a PNG chunk, in bytes."""
 
@@ -24,14 +25,10 @@ class PictureImage(SlideImage):
     """A picture that is kept in memory as a whole."""
 
     reader = "opencv"
-    vendor = None
 
     def __init__(self, path: Path, resolution: Resolution | None) -> None:
-        self.path = path
-        self.name = slide_name(path)
-        self.resolution = resolution
         self._pixels = _decode(path)
-        self.level_sizes = ((self._pixels.shape[1], self._pixels.shape[0]),)
+        super().__init__(path, [(self._pixels.shape[1], self._pixels.shape[0])], resolution)
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
         canvas = np.full((height, width, 3), outside, dtype=np.uint8)
@@ -48,20 +45,9 @@ class PictureImage(SlideImage):
 
 def picture_size(path: Path) -> Size | None:
     """(width, height) as the header states them, without decoding the picture; None for a header that is damaged."""
-    with path.open("rb") as file:
-        start = file.read(26)
-        if start.startswith(PNG_START) and len(start) >= 24:
-            return int.from_bytes(start[16:20], "big"), int.from_bytes(start[20:24], "big")
-        if start.startswith(BMP_START) and len(start) == 26:
-            width, height = (int.from_bytes(start[at : at + 4], "little", signed=True) for at in (18, 22))
-            return abs(width), abs(height)  # a negative height: the rows run from top to bottom
-        if start.startswith(JPEG_START):
-            file.seek(len(JPEG_START))
-            while len(part := file.read(9)) == 9 and part[0] == 0xFF:
-                if part[1] in JPEG_FRAMES:
-                    return int.from_bytes(part[7:9], "big"), int.from_bytes(part[5:7], "big")
-                filled = part[1] == 0xFF  # a fill byte stands before the marker
-                file.seek(1 - 9 if filled else 2 + int.from_bytes(part[2:4], "big") - 9, 1)
+    for read_header in (PngImageFile, JpegImageFile, BmpImageFile):  # PIL.Image.open refuses large pictures
+        with suppress(Exception), read_header(path) as picture:
+            return picture.size
     return None
 
 

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,7 +16,8 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
-from asmil.slides.tissue.regions import Mask, Polygon, Tissue
+from asmil.slides.tissue.regions import Mask, Tissue
+from asmil.tables.arrays import Integers
 
 TISSUE_COLOR = (0, 170, 60)
 HOLE_COLOR = (20, 90, 255)
@@ -33,7 +35,7 @@ SUBPIXEL_BITS = 4
 
 
 def qc_picture(
-    image: SlideImage, tissue: Tissue, coords: NDArray[np.int64] | None, tile_px_level0: int, side_px: int = 1024
+    image: SlideImage, tissue: Tissue, coords: Integers | None, tile_px_level0: int, side_px: int = 1024
 ) -> Pixels:
     """The slide, at most `side_px` wide and high, with its tissue (green), holes (blue) and tiles (a thin grid).
 
@@ -47,7 +49,7 @@ def draw_tissue(
     pixels: Pixels,
     downsample: tuple[float, float],
     tissue: Tissue,
-    coords: NDArray[np.int64] | None,
+    coords: Integers | None,
     tile_px_level0: int,
 ) -> Pixels:
     """A copy of an overview with tiles and outlines drawn on it.
@@ -62,7 +64,7 @@ def draw_tissue(
         (HOLE_COLOR, [hole for region in tissue.regions for hole in region.holes]),
         (TISSUE_COLOR, [region.outline for region in tissue.regions]),
     ):
-        drawn = [_to_picture(polygon, downsample) for polygon in polygons]
+        drawn = [subpixel_points(polygon, downsample) for polygon in polygons]
         cv2.polylines(picture, drawn, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
     return picture
 
@@ -112,9 +114,7 @@ def _text_chunk(key: str, text: str) -> bytes:
     return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
 
 
-def _draw_tiles(
-    picture: Pixels, downsample: tuple[float, float], coords: NDArray[np.int64], tile_px_level0: int
-) -> Pixels:
+def _draw_tiles(picture: Pixels, downsample: tuple[float, float], coords: Integers, tile_px_level0: int) -> Pixels:
     scale = np.asarray(downsample)
     corners = np.rint(coords / scale).astype(int)
     ends = np.rint((coords + tile_px_level0) / scale).astype(int) - 1
@@ -130,7 +130,8 @@ def _draw_tiles(
     return np.asarray(np.rint(picture * (1 - weight) + np.asarray(TILE_COLOR) * weight), dtype=np.uint8)
 
 
-def _to_picture(polygon: Polygon, downsample: tuple[float, float]) -> NDArray[np.int32]:
+def subpixel_points(polygon: NDArray[Any], downsample: tuple[float, float]) -> NDArray[np.int32]:
+    """Level-0 points relative to the corner of a picture, for OpenCV: in fractions of SUBPIXEL_BITS bits of a pixel."""
     # A point at level-0 position p lies in the overview at p / downsample, and the center of its first pixel at 0.5.
     points = (polygon / np.asarray(downsample) - 0.5) * 2**SUBPIXEL_BITS
     return np.asarray(np.rint(points), dtype=np.int32)

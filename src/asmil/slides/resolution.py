@@ -21,11 +21,6 @@ VENDOR_KEYS = (
 POWER_KEYS = ("openslide.objective-power", "aperio.AppMag", "hamamatsu.SourceLens", "sakura.NominalLensMagnification")
 
 
-def given_resolution(mpp: float) -> Resolution:
-    """The resolution given by the user."""
-    return Resolution(mpp, mpp, "given")
-
-
 def from_properties(properties: Mapping[str, str]) -> Resolution | None:
     """From OpenSlide's properties: its own mpp, the vendor's keys, TIFF resolution, objective power."""
     return next((resolution for resolution in _stated_by(properties) if resolution is not None), None)

@@ -72,5 +72,4 @@ class TilingConfig(Settings):
 
     @property
     def mpp(self) -> float:
-        """Microns per pixel of the tiles."""
         return self.tile_um / self.tile_px

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -17,8 +16,8 @@ import tifffile
 from numpy.typing import NDArray
 from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG
 
-from asmil.slides.file_names import slide_name
-from asmil.slides.image import Pixels, Resolution, Size, SlideImage, true_downsamples
+from asmil.slides.byte_cache import ByteCache
+from asmil.slides.image import Pixels, Resolution, Size, SlideImage
 from asmil.slides.openslide_image import CACHE_BYTES, unreadable
 from asmil.slides.pixel_regions import over_gray, paste, read_between
 
@@ -47,20 +46,15 @@ class TiffImage(SlideImage):
         resolution: Resolution | None,
         vendor: str | None = None,
     ) -> None:
-        self.path = path
-        self.name = slide_name(path)
-        self.vendor = vendor
-        self.level_sizes = tuple(page_size(page) for page in pages)
-        self.resolution = resolution
+        super().__init__(path, [page_size(page) for page in pages], resolution, vendor)
         self._tiff = tiff
         self._pages = tuple(pages)
-        self._downsamples = true_downsamples(self.level_sizes)
-        self._cache = SegmentCache(CACHE_BYTES)
+        self._cache = ByteCache[NDArray[np.uint8]](CACHE_BYTES)
         # held during every access to the file, and to page attributes that tifffile reads lazily
         self._file_lock = Lock()
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
-        downsample_x, downsample_y = self._downsamples[level]
+        downsample_x, downsample_y = self.downsamples[level]
         fetch = partial(self._region, level, outside)
         try:
             return read_between(fetch, x / downsample_x, y / downsample_y, width, height)
@@ -69,12 +63,10 @@ class TiffImage(SlideImage):
             raise unreadable(self.path, x, y, level, error) from error
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
-        """(width, height) of the tiles in which the file stores a level; None for strips."""
         page = self._pages[level]
         return (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else None
 
     def decoded_at_once(self, level: int) -> int:
-        """Pixels of a stored tile or strip; 0 where single pixels can be read."""
         page = self._pages[level]
         if is_stored_as_array(page):
             return 0
@@ -82,7 +74,6 @@ class TiffImage(SlideImage):
         return grid.width * grid.height
 
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
-        """A stored tile as a JPEG file; None if the level is stored differently or the file omits the tile."""
         page = self._pages[level]
         if not has_jpeg_tiles(page):
             return None
@@ -173,7 +164,6 @@ class SegmentGrid(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Total number of tiles or strips."""
         return self.across * self.down * self.planes
 
 
@@ -217,40 +207,6 @@ def is_stored_as_array(page: Page) -> bool:
     """Whether the pixels are stored contiguously, so that any part can be read without the rest."""
     one_plane = page.planarconfig == PLANARCONFIG.CONTIG or page.samplesperpixel == 1
     return bool(not page.is_tiled and one_plane and page.is_memmappable)
-
-
-class SegmentCache:
-    """A thread-safe LRU cache of arrays; the newest array is kept even if it is too large on its own."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._segments: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: Hashable) -> NDArray[np.uint8] | None:
-        """The array of a key, if it is still cached."""
-        with self._lock:
-            segment = self._segments.get(key)
-            if segment is not None:
-                self._segments.move_to_end(key)
-            return segment
-
-    def put(self, key: Hashable, segment: NDArray[np.uint8]) -> None:
-        """Add an array, and drop the least recently used ones."""
-        with self._lock:
-            if key in self._segments:
-                return
-            self._segments[key] = segment
-            self._bytes += segment.nbytes
-            while self._bytes > self._most_bytes and len(self._segments) > 1:
-                self._bytes -= self._segments.popitem(last=False)[1].nbytes
-
-    def clear(self) -> None:
-        """Drop everything."""
-        with self._lock:
-            self._segments.clear()
-            self._bytes = 0
 
 
 def has_jpeg_tiles(page: Page) -> bool:

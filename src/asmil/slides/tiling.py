@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
 from asmil.slides.clam_grid import clam_coordinates
-from asmil.slides.image import Pixels, Resolution, SlideImage, choose_level, true_downsamples
+from asmil.slides.image import Pixels, Resolution, SlideImage, choose_level
 from asmil.slides.pixel_regions import SUBPIXEL, resize, stretch
 from asmil.slides.settings import TilingConfig, TissueConfig
 from asmil.slides.tissue.clam import saturation
 from asmil.slides.tissue.regions import Mask, Tissue
+from asmil.tables.arrays import Booleans, Floats, Integers
 
 ENLARGING_TOLERATED = 1.05
 """Scanners call anything from 0.46 to 0.52 um/px 20x; so little upsampling does not matter."""
@@ -42,7 +43,7 @@ def tile_side_level0(tiling: TilingConfig, resolution: Resolution, where: str) -
 
 def place_tiles(
     image: SlideImage, tissue: Tissue, tissue_config: TissueConfig, tiling: TilingConfig, tile_px_level0: int
-) -> NDArray[np.int64]:
+) -> Integers:
     """The upper left corners of a slide's tiles at level 0, N x 2, column by column from the left, each from the top.
 
     clam: a separate grid for each region; otherwise one grid from (0, 0), see `grid_tiles`.
@@ -56,7 +57,7 @@ def place_tiles(
 
 def grid_tiles(
     mask: Mask, downsample: tuple[float, float], size: tuple[int, int], side: int, step: int, min_tissue: float
-) -> NDArray[np.int64]:
+) -> Integers:
     """The tiles of a grid from (0, 0) with some tissue and a tissue share of at least `min_tissue`.
 
     A tile may extend beyond the slide if its center is inside; the part outside is not tissue. The first column and
@@ -69,18 +70,14 @@ def grid_tiles(
     return np.stack([x[columns], y[rows]], axis=1).astype(np.int64)
 
 
-def tissue_share(
-    mask: Mask, downsample: tuple[float, float], x: NDArray[np.int64], y: NDArray[np.int64], side: int
-) -> NDArray[np.float64]:
+def tissue_share(mask: Mask, downsample: tuple[float, float], x: Integers, y: Integers, side: int) -> Floats:
     """The share of tissue in the tile at every (x, y), columns x rows; partly covered mask pixels count partly."""
     in_rows = _between(mask, y / downsample[1], (y + side) / downsample[1])
     in_tiles = _between(in_rows.T, x / downsample[0], (x + side) / downsample[0])
     return in_tiles * (downsample[0] * downsample[1] / side**2)
 
 
-def _between(
-    values: Mask | NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _between(values: Mask | Floats, low: Floats, high: Floats) -> Floats:
     """The sums over the first axis between fractional positions; values outside are 0."""
     kind = np.int32 if values.dtype == np.bool_ else np.float64
     total = np.zeros((len(values) + 1, *values.shape[1:]), dtype=kind)
@@ -88,9 +85,7 @@ def _between(
     return _interpolated(total, high) - _interpolated(total, low)
 
 
-def _interpolated(
-    total: NDArray[np.int32] | NDArray[np.float64], positions: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _interpolated(total: NDArray[np.int32] | Floats, positions: Floats) -> Floats:
     last = len(total) - 1
     inside = np.clip(positions, 0, last)
     whole = inside.astype(np.int64)
@@ -98,7 +93,7 @@ def _interpolated(
     return total[whole] * (1 - part) + total[np.minimum(whole + 1, last)] * part
 
 
-def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | None) -> NDArray[np.bool_]:
+def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | None) -> Booleans:
     """Which tiles (N x height x width x 3) have a mean saturation of at least `white` and are not black.
 
     black: a tile whose three channel means are all below this is dropped; None: no such check
@@ -111,9 +106,9 @@ def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | Non
     return kept
 
 
-def _means(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _means(pixels: NDArray[np.uint8]) -> Floats:
     """Means per channel, as quotients of integers; cv2.mean multiplies by a rounded reciprocal instead."""
-    sums: NDArray[np.float64] = np.array(cv2.sumElems(pixels), dtype=np.float64)
+    sums: Floats = np.array(cv2.sumElems(pixels), dtype=np.float64)
     return sums / float(pixels.shape[0] * pixels.shape[1])
 
 
@@ -128,11 +123,10 @@ class TileReader:
         self.image = image
         self.tile_px_level0 = tile_px_level0
         self.tile_px = tile_px
-        downsamples = true_downsamples(image.level_sizes)
-        self.level = choose_level(downsamples, tile_px_level0 / tile_px)
-        self._downsample = downsamples[self.level]
+        self.level = choose_level(image.downsamples, tile_px_level0 / tile_px)
+        self._downsample = image.downsamples[self.level]
 
-    def groups(self, coords: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def groups(self, coords: Integers) -> list[Integers]:
         """Groups of tile indices to be read together, each tile once.
 
         Neighbors share tiles of the file, which are decoded only once if they are read together.
@@ -149,7 +143,7 @@ class TileReader:
             for start in range(0, len(cell), GROUP_TILES)
         ]
 
-    def read(self, coords: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def read(self, coords: Integers) -> NDArray[np.uint8]:
         """The tiles with their corners at these level-0 positions, n x tile_px x tile_px x 3."""
         tiles = np.empty((len(coords), self.tile_px, self.tile_px, 3), dtype=np.uint8)
         for tile, (x, y) in zip(tiles, coords.tolist(), strict=True):

@@ -209,7 +209,7 @@ def _recognized(path: Path, tensors: Mapping[str, Any]) -> InitialWeights:
     except AsmilError as error:
         raise AsmilError(f"{path}: {error}; --init needs weights of a method that `asmil methods` lists") from None
     return InitialWeights(
-        path, sha256(path), recognized.method, recognized.in_features, recognized.tensors, recognized.options
+        path, sha256(path), recognized.form.method, recognized.in_features, recognized.tensors, recognized.options
     )
 
 

@@ -25,13 +25,14 @@ from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, RELATIVE_TICKS, look
 from asmil.explain.qupath import write_tiles
 from asmil.explain.tile_map import read_frame
 from asmil.explain.tile_raster import tile_raster
+from asmil.slides.byte_cache import ByteCache
 from asmil.slides.image import SlideImage
 from asmil.version import __version__
 from asmil.viewer.access import AccessControl, OneTimeLinks
 from asmil.viewer.collection import Collection, ViewedSlide
 from asmil.viewer.content_token import Outdated, features_state, file_state, token
 from asmil.viewer.maps import RunMaps, choice_from
-from asmil.viewer.open_slides import ByteCache, OpenSlides
+from asmil.viewer.open_slides import OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import RunTable, read_run_table
@@ -42,6 +43,8 @@ PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer
 COLOR_MAPS = (*ONE_SIGN, *BOTH_SIGNS, "turbo", "gray")
 MOST_CELLS = 2_000_000
 """Largest number of pixels of a map in the browser."""
+CACHE_BYTES = 128 << 20
+"""Of encoded pictures."""
 THUMBNAIL_PX = 128
 LARGEST_REGION, LARGEST_PICTURE = 1 << 16, 2048
 KEEP_A_YEAR, KEEP_NOTHING = "private, max-age=31536000, immutable", "no-store"
@@ -69,16 +72,14 @@ class Viewer:
         self._collection = collection
         self._instance = secrets.token_hex(8)
         self._slides = OpenSlides()
-        self._encoded = ByteCache()
+        self._encoded = ByteCache[bytes](CACHE_BYTES)
         self._maps = [RunMaps(run, device) for run in collection.runs]
         self._tables: dict[int, tuple[str, RunTable]] = {}
 
     def close(self) -> None:
-        """Close all slides."""
         self._slides.close()
 
     def routes(self) -> list[Route]:
-        """Every address that is answered."""
         return [
             Route("/", self._page),
             Route("/{name:str}", self._page),
@@ -206,7 +207,7 @@ class Viewer:
             if not pyramid.has(level, column, row):
                 raise HTTPException(404)
             stored = pyramid.stored(level, column, row)
-            return stored or self._encoded.get(key, lambda: pyramid.encoded(level, column, row))
+            return stored or self._encoded.get_or_make(key, lambda: pyramid.encoded(level, column, row))
 
         return self._picture(request, (level, column, row), make)
 
@@ -216,14 +217,14 @@ class Viewer:
         return self._picture(
             request,
             ("region", x, y, side, wanted),
-            lambda pyramid, key: self._encoded.get(key, lambda: pyramid.region(x, y, side, wanted)),
+            lambda pyramid, key: self._encoded.get_or_make(key, lambda: pyramid.region(x, y, side, wanted)),
         )
 
     def _thumbnail(self, request: Request) -> Response:
         return self._picture(
             request,
             ("thumbnail",),
-            lambda pyramid, key: self._encoded.get(key, lambda: encode(pyramid.overview(THUMBNAIL_PX))),
+            lambda pyramid, key: self._encoded.get_or_make(key, lambda: encode(pyramid.overview(THUMBNAIL_PX))),
         )
 
     def _picture(

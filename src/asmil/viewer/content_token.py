@@ -14,7 +14,7 @@ from pathlib import Path
 from asmil.cohort.source import FeatureSource, source_state
 from asmil.errors import AsmilError
 from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, RunLayout, is_finished
-from asmil.slides.slide_content import MIRAX_SUFFIX
+from asmil.slides.file_names import MIRAX_SUFFIX
 from asmil.version import __version__
 
 OF_RUN = ("config.yaml", "splits.csv", PREDICTIONS_FILE)

@@ -151,7 +151,6 @@ class RunMaps:
             return [(trained.fold, trained.seed) for trained in self._run.trained_for(unit.name)], note
 
     def read(self, slide: str, choice: MapChoice) -> TileValues:
-        """The values of a map."""
         if choice.recorded:
             return self._recorded(slide, choice)
         with self._lock:  # models compute one after the other

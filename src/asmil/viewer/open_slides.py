@@ -1,4 +1,4 @@
-"""Slides that stay open while they are viewed, and a cache of encoded tiles."""
+"""Slides that stay open while they are viewed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ MOST_HELD_BYTES = 1 << 30
 """Memory of open slides that are pictures; the last opened one is kept even if it is larger."""
 MODEST_BYTES, MEMORY_SHARE = 512 << 20, 4
 """A picture, or a part of a file that is decoded at once, may need this many bytes, or this fraction of free memory."""
-CACHE_BYTES = 128 << 20
 _opening_picture = Lock()
 """Pictures are decoded one after the other, to limit the memory."""
 
@@ -127,28 +126,3 @@ def _close(opened: _Opened) -> None:
     if opened.pyramid is not None:
         opened.pyramid.close()
         opened.pyramid = None
-
-
-class ByteCache:
-    """Least-recently-used cache of bytes, with a limit on their total size. Thread-safe."""
-
-    def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
-        """The bytes of a key; computed if they are not in the cache."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = make()
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = made
-                self._bytes += len(made)
-            while self._bytes > self._most_bytes and len(self._kept) > 1:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
-        return made

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from shapely import MultiPolygon
+from shapely import MultiPolygon, get_coordinates, get_parts, get_rings
 
 from asmil.slides.annotations import regions_on_slide
 
@@ -48,8 +48,4 @@ def outlines_of(
 
 
 def _rings(shape: MultiPolygon) -> list[list[float]]:
-    return [
-        np.round(np.asarray(ring.coords)[:, :2], 1).ravel().tolist()
-        for polygon in shape.geoms
-        for ring in (polygon.exterior, *polygon.interiors)
-    ]
+    return [np.round(get_coordinates(ring), 1).ravel().tolist() for ring in get_rings(get_parts(shape))]

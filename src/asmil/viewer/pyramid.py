@@ -17,11 +17,11 @@ import imagecodecs
 import numpy as np
 
 from asmil.errors import AsmilError
-from asmil.slides.image import Pixels, SlideImage, true_downsamples
+from asmil.slides.byte_cache import ByteCache
+from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.openslide_image import CACHE_BYTES as SEGMENTS_BYTES
 from asmil.slides.overview import read_reduced
 from asmil.slides.pixel_regions import resize
-from asmil.slides.tiff_image import SegmentCache
 
 TILE_PX = 512
 """Tile size of levels without stored tiles, or with tiles that are too small or too large for a browser."""
@@ -58,12 +58,10 @@ class ServedLevel:
 
     @property
     def across(self) -> int:
-        """Tiles in a row."""
         return -(-self.width // self.tile_width)
 
     @property
     def down(self) -> int:
-        """Tiles in a column."""
         return -(-self.height // self.tile_height)
 
 
@@ -73,7 +71,7 @@ class TilePyramid:
     def __init__(self, image: SlideImage) -> None:
         self.image = image
         self.levels = served_levels(image)
-        self._cache = SegmentCache(CACHE_BYTES)
+        self._cache = ByteCache[Pixels](CACHE_BYTES)
         self._kept: dict[tuple[int, int, int], Pixels] = {}
         self._averaging = RLock()
 
@@ -91,7 +89,6 @@ class TilePyramid:
 
     @property
     def _coarsest(self) -> ServedLevel:
-        """The coarsest level of the file."""
         return next(level for level in reversed(self.levels) if level.file_level is not None)
 
     def _read_for_whole(self) -> int:
@@ -106,7 +103,6 @@ class TilePyramid:
         return level.width * level.height * (level.across if is_read_again else 1)
 
     def has(self, level: int, column: int, row: int) -> bool:
-        """Whether there is such a tile."""
         if not 0 <= level < len(self.levels):
             return False
         served = self.levels[level]
@@ -161,13 +157,11 @@ class TilePyramid:
             raise AsmilError(self.unreachable)
 
     def _joined(self, level: int, columns: range, rows: range) -> Pixels:
-        """Tiles side by side."""
         return np.concatenate(
             [np.concatenate([self.pixels(level, i, j) for i in columns], axis=1) for j in rows], axis=0
         )
 
     def _averaged(self, level: int, column: int, row: int) -> Pixels:
-        """The average of the four tiles below."""
         finer = self.levels[level - 1]
         columns = range(2 * column, min(2 * column + 2, finer.across))
         whole = self._joined(level - 1, columns, range(2 * row, min(2 * row + 2, finer.down)))
@@ -175,7 +169,7 @@ class TilePyramid:
 
     def region(self, x: int, y: int, side: int, wanted_px: int) -> bytes:
         """A square of `side` level-0 pixels as a JPEG of about `wanted_px` pixels, never enlarged."""
-        downsamples = true_downsamples(self.image.level_sizes)
+        downsamples = self.image.downsamples
         fitting = [n for n, by in enumerate(downsamples) if side / max(by) >= min(wanted_px, side)]
         level = max(fitting, default=0)
         by_x, by_y = downsamples[level]
@@ -194,15 +188,13 @@ class TilePyramid:
             return encode(read_reduced(self.image, (x, y), level, (by_x, by_y), size, reduced))
 
     def close(self) -> None:
-        """Close the file."""
         self.image.close()
 
 
 def served_levels(image: SlideImage) -> tuple[ServedLevel, ...]:
     """The file's levels, each coarser than the one before, and computed ones until a level is small."""
     levels: list[ServedLevel] = []
-    downsamples = true_downsamples(image.level_sizes)
-    for number, ((width, height), downsample) in enumerate(zip(image.level_sizes, downsamples, strict=True)):
+    for number, ((width, height), downsample) in enumerate(zip(image.level_sizes, image.downsamples, strict=True)):
         if levels and width >= levels[-1].width:
             continue
         tile_width, tile_height = _tile_size(image.stored_tile_size(number))

@@ -27,7 +27,7 @@ from asmil.errors import AsmilError
 from asmil.models.base import Loss, Output
 from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.official import Tensors, renamed, weight_names
+from asmil.models.official import Tensors, renamed
 from asmil.tasks.base import Task
 
 Query = Literal["linear", "nonlinear"]
@@ -155,9 +155,9 @@ INSTANCE, HEAD = "i_classifier.fc.0", "b_classifier.fcc"
 LINEAR_QUERY, NONLINEAR_QUERY = ("b_classifier.q",), ("b_classifier.q.0", "b_classifier.q.2")
 
 
-def official_names(query: Sequence[str]) -> frozenset[str]:
-    """The names that identify the official layout with this query."""
-    return weight_names((INSTANCE, *query, HEAD))
+def official_layers(query: Sequence[str]) -> tuple[str, ...]:
+    """The layers that identify the official layout with this query."""
+    return (INSTANCE, *query, HEAD)
 
 
 def from_official(tensors: Tensors, query: Sequence[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

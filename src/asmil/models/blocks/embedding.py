@@ -18,6 +18,8 @@ from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.tile_passes import one_pass, relu_dropout
 
 MLP_HIDDEN = 256
+UNUSED_NORM = ("dimreduction.bn",)
+"""A batch norm that a published embedding class contains and never calls."""
 Layers = Literal[0, 1, 2, 3]
 LAYERS_TEXT = (
     "0: the features as they are; 1: one layer; 2: two of the same width (small-bag benchmarks); "
@@ -37,7 +39,7 @@ class EmbeddingConfig(ModelConfig):
 class TileEmbedding(nn.Module):
     """N x D -> N x I: linear, activation, dropout (and optionally MIL-Dropout), up to three times.
 
-    width: the fixed width of the method, overriding `inner`; default_width: the width if `inner` is not given
+    default_width: the width if `inner` is not given
     bias: of a single layer; two or three layers always have one
     """
 
@@ -48,14 +50,13 @@ class TileEmbedding(nn.Module):
         in_features: int,
         config: EmbeddingConfig,
         *,
-        width: int | None = None,
         default_width: int | None = None,
         bias: bool = True,
         activation: Activation = "relu",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        asked = width or config.inner
+        asked = config.inner
         if config.embedding_layers == 0:
             _refuse_unembedded(in_features, asked, config.mil_dropout)
             asked = in_features

@@ -9,6 +9,7 @@ applied to the pooled vector instead of every tile:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,18 @@ from asmil.models.blocks.randomness import Dropout
 
 OFFICIAL_LAYERS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
 """The layers of a block as the official code of ACMIL, AEM and ASMIL names them, by our names."""
+
+
+def folded_state(
+    tensors: Mapping[str, Tensor], name: str, blocks: Sequence[str], *, queries: bool = True
+) -> dict[str, Tensor]:
+    """The state of the `FoldedProjections` with this name, from the official blocks."""
+    return {
+        f"{name}.{ours}_{leaf}": torch.stack([tensors[f"{block}.{theirs}.{leaf}"] for block in blocks])
+        for ours, theirs in OFFICIAL_LAYERS.items()
+        for leaf in ("weight", "bias")
+        if queries or ours not in ("q", "k")
+    }
 
 
 class FoldedProjections(nn.Module):

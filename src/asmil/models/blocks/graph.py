@@ -3,11 +3,11 @@
 A graph is stored as a sparse N x N matrix A by rows and by columns (`adjacency`), so that products with A and with its
 transpose are sums of gathered rows: no message of a single edge is ever stored.
 
-Softmax aggregation, a channel at a time, of the messages m_s that reach tile i (those s with A_is not 0):
+Softmax aggregation, channel by channel, of the messages m_s that reach tile i (those s with A_is not 0):
 
     y_i = sum_s p_is m_s,    p_is = exp(t m_s) / sum_r exp(t m_r)
 
-A message is the same for all who receive it, so with e_s = exp(t m_s - c) for one constant c
+A message is the same for all its receivers, so with e_s = exp(t m_s - c) for one constant c
 
     y = (A (e m)) / (A e)                      two sparse products instead of a softmax over edges
     dm = e ((1 + t m) G - t H),   dt = sum e m (m G - H),    G = A^T (dy / A e),   H = A^T (dy y / A e)

@@ -26,8 +26,8 @@ tiles for each (at least one).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Literal
 
@@ -39,6 +39,7 @@ from torch.nn import functional
 from asmil.models.base import ModelConfig, Output
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.layers import floating
+from asmil.models.blocks.randomness import holding
 from asmil.models.blocks.top_tiles import top_tiles
 
 _DECISIVE = math.log(1000)
@@ -173,25 +174,15 @@ def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig, co
     return each.masked_fill(~counted, 0.0).sum() / counted.sum()
 
 
-@contextmanager
-def labels_known(labels: Sequence[int]) -> Iterator[None]:
+def labels_known(labels: Sequence[int]) -> AbstractContextManager[None]:
     """A block in which the bags of the step have these classes.
 
     Reading them from a GPU waits for it, and is impossible while a CUDA graph is recorded; the code that records one
     knows them.
     """
-    token = _known.set(list(labels))
-    try:
-        yield
-    finally:
-        _known.reset(token)
+    return holding(_known, list(labels))
 
 
-@contextmanager
-def labels_stacked() -> Iterator[None]:
+def labels_stacked() -> AbstractContextManager[None]:
     """A block in which losses run under `torch.vmap` over bags of different classes, so that no class can be read."""
-    token = _stacked.set(True)
-    try:
-        yield
-    finally:
-        _stacked.reset(token)
+    return holding(_stacked, True)

@@ -1,4 +1,4 @@
-"""What methods compute tiles with: a linear layer, activations, initial weights, chunks of long bags, and precision.
+"""Building blocks for tiles: a linear layer, activations, initial weights, chunks of long bags, and precision.
 
 The linear layer has gradients that are cheap on a GPU:
 
@@ -35,11 +35,11 @@ WIDE_PRODUCTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >=
 """Whether torch multiplies half precision to float32."""
 
 
-def start_xavier(module: nn.Module) -> None:
-    """Set every linear layer inside `module` to Xavier-normal weights and zero biases."""
+def start_linear(module: nn.Module, start: Callable[[Tensor], Tensor] = nn.init.xavier_normal_) -> None:
+    """Initialize every linear layer inside `module`: weights by `start`, biases 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
-            nn.init.xavier_normal_(layer.weight)
+            start(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

@@ -44,7 +44,7 @@ def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
 
 
 def given_edges(bag: Bag) -> Tensor | None:
-    """The edges that a bag brings itself, `extras["edges"]` (2 x E, [center, neighbor]), or None."""
+    """The edges in a bag's own `extras["edges"]` (2 x E, [center, neighbor]), or None."""
     edges = bag.extras.get("edges")
     if edges is None:
         return None

@@ -228,12 +228,15 @@ class NystromAttention(nn.Module):
 
 
 class NystromLayer(nn.Module):
-    """A transformer layer without feed-forward part: x + attention(LayerNorm(x))."""
+    """A transformer layer without feed-forward part: x + attention(LayerNorm(x)).
 
-    def __init__(self, width: int, attention: NystromAttention) -> None:
+    landmarks: None: half the width; options: of `NystromAttention`
+    """
+
+    def __init__(self, width: int, heads: int, landmarks: int | None, **options: Any) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.attention = attention
+        self.attention = NystromAttention(width, heads, width // 2 if landmarks is None else landmarks, **options)
 
     def forward(self, tokens: Tensor) -> Tensor:
         update: Tensor = self.attention(self.norm(tokens))

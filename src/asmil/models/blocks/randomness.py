@@ -6,9 +6,9 @@ With its own generator a training can be resumed bit for bit, and several seeds 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,18 +19,23 @@ from asmil.errors import AsmilError
 FEW = 4096
 """For fewer values, setting up a fast generator takes longer than it saves."""
 
-
+Value = TypeVar("Value")
 _batched: ContextVar[bool] = ContextVar("draws for many bags at once", default=False)
 
 
 @contextmanager
-def batched_draws() -> Iterator[None]:
-    """A block in which random parts run under `torch.vmap`, where no single number can be read."""
-    token = _batched.set(True)
+def holding(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """A block in which a context variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _batched.reset(token)
+        variable.reset(token)
+
+
+def batched_draws() -> AbstractContextManager[None]:
+    """A block in which random parts run under `torch.vmap`, where no single number can be read."""
+    return holding(_batched, True)
 
 
 def draws_batched() -> bool:

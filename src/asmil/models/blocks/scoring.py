@@ -9,6 +9,13 @@ from asmil.models.blocks.layers import ACTIVATIONS, Activation, TileLinear, line
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.tile_passes import gate, one_pass
 
+GATED_ATTENTION = {
+    "attention.value": "attention.attention_V.0",
+    "attention.gate": "attention.attention_U.0",
+    "attention.weight": "attention.attention_weights",
+}
+"""The gated network in the code that ACMIL, AEM, DTFD and IBMIL share: its layers by our names."""
+
 
 class ScoreNetwork(nn.Module):
     """Scores of tiles, for K branches: N x I -> K x N.
@@ -53,7 +60,7 @@ class ScoreNetwork(nn.Module):
         return hidden
 
     def _gated(self, other: nn.Linear, embedded: Tensor) -> Tensor:
-        """Both products as one, and all that follows in one pass."""
+        """Both products as one, and everything that follows in one pass."""
         weight = torch.cat([self.value.weight, other.weight])
         bias = None if other.bias is None else torch.cat([self.value.bias, other.bias])
         dropout = self.dropout

@@ -1,7 +1,7 @@
 """The kernels of `tile_passes.py`, in Triton; computed in float32, stored in the type of the tiles.
 
-Drawing random numbers takes longer than all else. A draw gives four of them, so a program covers four (one number per
-value) or two blocks (two numbers per value) of neighboring values with the draws of one block.
+Drawing random numbers takes longer than everything else. A draw gives four of them, so a program covers four (one
+number per value) or two blocks (two numbers per value) of neighboring values with the draws of one block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 ROUNDS = tl.constexpr(7)
-"""Of Philox: the fewest that pass all statistical tests."""
+"""Rounds of Philox: the smallest number that passes all statistical tests."""
 
 
 @triton.jit

@@ -11,8 +11,7 @@ training's generator. Elsewhere `one_pass` is False, and blocks compute them ope
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,20 +19,16 @@ import torch
 from torch import Tensor
 
 from asmil.models.blocks.layers import many_on_gpu
+from asmil.models.blocks.randomness import holding
 
 _recorded: ContextVar[bool] = ContextVar("tiles are passed over in single kernels", default=False)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 BLOCK = 512
 
 
-@contextmanager
-def single_passes() -> Iterator[None]:
-    """A block in which passes over tiles are single kernels, where Triton and a GPU are there."""
-    token = _recorded.set(True)
-    try:
-        yield
-    finally:
-        _recorded.reset(token)
+def single_passes() -> AbstractContextManager[None]:
+    """A block in which passes over tiles are single kernels, if there are Triton and a GPU."""
+    return holding(_recorded, True)
 
 
 def one_pass(tiles: Tensor) -> bool:

@@ -15,7 +15,7 @@ from asmil.files import refuse_special_file
 from asmil.slides.image import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
 from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
-from asmil.tables.arrays import Booleans
+from asmil.tables.arrays import Booleans, Integers
 
 Values = NDArray[np.integer]
 MOST_VALUES_SHOWN = 6
@@ -97,7 +97,7 @@ def _sample(
     return values
 
 
-def _sources(length: int, ratio: float) -> NDArray[np.int64]:
+def _sources(length: int, ratio: float) -> Integers:
     return np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
 
 

@@ -9,15 +9,16 @@ from typing import Literal
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
+from asmil.reporting.formats import format_count
 from asmil.slides.tissue.geojson import polygons_of
+from asmil.tables.arrays import Floats
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
-Ring = NDArray[np.float64]
+Ring = Floats
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8
 """No slide is this wide: larger coordinates are damaged, and their shapes cannot be joined."""
@@ -112,19 +113,15 @@ class Collector:
 
     def finish(self) -> Annotations:
         """The collected regions and notes."""
-        notes = [f"{_annotations(count)} {why} left out" for why, count in self._left_out.items()]
+        notes = [f"{format_count(count, 'annotation')} {why} left out" for why, count in self._left_out.items()]
         if self._repaired:
-            notes.append(f"{_annotations(self._repaired)} with a self-crossing outline repaired")
+            notes.append(f"{format_count(self._repaired, 'annotation')} with a self-crossing outline repaired")
         return Annotations(self._path, self._kind, tuple(self.regions), tuple(notes))
 
 
 def area_of(shape: BaseGeometry) -> MultiPolygon:
     """The parts of a shape that have an area, see `polygons_of`; empty if there are none."""
     return MultiPolygon(polygons_of(shape))
-
-
-def _annotations(count: int) -> str:
-    return f"{count} annotation{'s' * (count != 1)}"
 
 
 def count_crossings(polygon: Polygon, most: int) -> int:

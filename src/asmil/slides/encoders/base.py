@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.errors import AsmilError
+from asmil.slides.settings import DEFAULT_MPP
 
 Interpolation = Literal["bilinear", "bicubic"]
 Channels = tuple[float, float, float]
@@ -109,7 +110,7 @@ class EncoderEntry:
     licence: licence of the weights
     hub, hub_file: repository and file on Hugging Face
     gated: whether the hub requires a login and accepted terms
-    url: address of the terms and the weights
+    url: address of the terms and the weights; by default that of the hub
     embedded: returns the file of weights that come with the installation
     exact_in_bf16: whether bf16 features are close to float32 ones; precision "auto" uses bf16 only then
     convert: maps the published names (and tensors) to those of our network; omitted tensors are not used
@@ -119,22 +120,26 @@ class EncoderEntry:
     summary: str
     width: int
     tile_px: int
-    mpp: float
     licence: str
-    url: str
     build: Callable[[], nn.Module]
+    url: str = ""
+    mpp: float = DEFAULT_MPP
     input_px: int | None = None
     resize_px: int | None = None
     min_px: int = 32
     interpolation: Interpolation = "bicubic"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    mean: Channels = IMAGENET_MEAN
+    std: Channels = IMAGENET_STD
     hub: str | None = None
     hub_file: str = "model.safetensors"
     gated: bool = False
     embedded: Callable[[], Path] | None = None
     exact_in_bf16: bool = True
     convert: Callable[[Mapping[str, Tensor]], State] | None = None
+
+    def __post_init__(self) -> None:
+        if self.hub and not self.url:
+            object.__setattr__(self, "url", f"https://huggingface.co/{self.hub}")
 
     @property
     def transform(self) -> Transform:

@@ -132,7 +132,6 @@ register(
         summary="EfficientNet-Lite0, ImageNet; small, comes with asmil",
         width=WIDTH,
         tile_px=256,
-        mpp=0.5,
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
         licence="Apache-2.0",

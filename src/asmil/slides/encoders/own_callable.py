@@ -35,11 +35,6 @@ class Function(nn.Module):
         return self.function(x)
 
 
-def is_own(name: str) -> bool:
-    """Whether a name has the form `module:callable` or `file.py:callable`."""
-    return names_code(name)
-
-
 def confirmed_encoder(name: str, given: str | None, named_by: str) -> str:
     """The encoder to use for one that a file names: itself, or what the user gives for it if it is code.
 
@@ -49,9 +44,9 @@ def confirmed_encoder(name: str, given: str | None, named_by: str) -> str:
     named_by: the file that names the encoder
     """
     if given is not None and given != name and not same_attribute(name, given):
-        remedy = "give the same callable" if is_own(name) else "leave --encoder out"
+        remedy = "give the same callable" if names_code(name) else "leave --encoder out"
         raise AsmilError(f"--encoder {given}: {named_by} names the encoder {name}; {remedy}")
-    if given is None and is_own(name):
+    if given is None and names_code(name):
         raise AsmilError(
             f"{named_by} names the encoder {name}, which is code that would be executed here; inspect it, and if you "
             f"trust it, confirm it with --encoder {name}"
@@ -71,7 +66,6 @@ def own_entry(name: str) -> EncoderEntry:
         mean=AS_THEY_ARE.mean,
         std=AS_THEY_ARE.std,
         licence="yours",
-        url="",
         build=lambda: _called(name),
     )
 

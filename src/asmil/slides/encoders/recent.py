@@ -40,29 +40,25 @@ HIBOU_MEAN, HIBOU_STD = (0.7068, 0.5755, 0.7220), (0.1950, 0.2316, 0.1816)
 MUSK = replace(VIT_L16, image_px=384, layer_scale=False, inner_norm=True, norm_eps=1e-5)
 CONCH_V15_WIDTH = 768
 KEEP_WIDTH = 768
-
-
 _HALF: dict[str, Any] = {"mean": HALF, "std": HALF}
 
 
-def _register_kaiko(name: str, kind: str, shape: VitShape, hub: str) -> None:
-    hub = f"1aurent/{hub}.kaiko_ai_towards_large_pathology_fms"
-    summary, licence = f"{kind} on TCGA (Kaiko, 2024)", "Kaiko, non-commercial"
-    # the largest was trained on images larger than the tiles
-    register_vit(name, summary, shape, 256, licence, hub, input_px=224, interpolation="bilinear", **_HALF)
+_KAIKO: dict[str, Any] = {"tile_px": 256, "input_px": 224, "interpolation": "bilinear", **_HALF}
+"""The largest was trained on images larger than the tiles."""
 
-
-_register_kaiko("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224")
-_register_kaiko("kaiko_vits8", "ViT-S/8 by DINO", replace(VIT_S16, patch_px=8), "vit_small_patch8_224")
-_register_kaiko("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_224")
-_register_kaiko("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224")
-_register_kaiko("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2")
-
+for _name, _kind, _shape, _hub in (
+    ("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224"),
+    ("kaiko_vits8", "ViT-S/8 by DINO", replace(VIT_S16, patch_px=8), "vit_small_patch8_224"),
+    ("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_224"),
+    ("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224"),
+    ("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2"),
+):
+    _hub = f"1aurent/{_hub}.kaiko_ai_towards_large_pathology_fms"
+    register_vit(_name, f"{_kind} on TCGA (Kaiko, 2024)", _shape, "Kaiko, non-commercial", _hub, **_KAIKO)
 register_vit(
     "midnight_12k",
     "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)",
     MIDNIGHT,
-    224,
     "MIT",
     "kaiko-ai/midnight",
     interpolation="bilinear",
@@ -73,7 +69,6 @@ register_vit(
     "gpfm",
     "ViT-L/14, distilled from several encoders (Ma et al., 2024)",
     VIT_L14,
-    224,
     NON_COMMERCIAL,
     "majiabo/GPFM",
     hub_file="GPFM.pth",
@@ -82,7 +77,6 @@ register_vit(
     "h0_mini",
     "ViT-B/14, distilled from H-optimus-0; class token (Filiot et al., 2025)",
     H0_MINI,
-    224,
     NON_COMMERCIAL,
     "bioptimus/H0-mini",
     mean=H_OPTIMUS_MEAN,
@@ -93,7 +87,6 @@ register_vit(
     "hibou_l",
     "ViT-L/14 by DINOv2 on 1.2 billion tiles; class token (Nechaev et al., 2024)",
     HIBOU_L,
-    224,
     "Apache-2.0",
     "histai/hibou-L",
     mean=HIBOU_MEAN,
@@ -109,7 +102,9 @@ for _name, _summary, _shape in (
         replace(MUSK, readout="two_scales"),
     ),
 ):
-    register_vit(_name, _summary, _shape, 384, NON_COMMERCIAL, "xiangjx/musk", gated=True, convert=from_beit3, **_HALF)
+    register_vit(
+        _name, _summary, _shape, NON_COMMERCIAL, "xiangjx/musk", tile_px=384, gated=True, convert=from_beit3, **_HALF
+    )
 
 
 def from_conch_v15(published: Mapping[str, Tensor]) -> State:
@@ -137,9 +132,7 @@ register(
         summary="ViT-L/16 by CoCa, features before the projection; the tiles of TITAN and FEATHER (Ding et al., 2024)",
         width=CONCH_V15_WIDTH,
         tile_px=512,
-        mpp=0.5,
         licence=NON_COMMERCIAL,
-        url="https://huggingface.co/MahmoodLab/conchv1_5",
         build=partial(AttentionPooledTransformer, VIT_L16, CONCH_V15_WIDTH),
         input_px=448,
         interpolation="bilinear",
@@ -174,9 +167,7 @@ register(
         summary="ViT-L/16 with captions and disease knowledge, projected and normalized (Zhou et al., 2026)",
         width=KEEP_WIDTH,
         tile_px=256,
-        mpp=0.5,
         licence="MIT",
-        url="https://huggingface.co/Astaxanthin/KEEP",
         build=partial(ProjectedTransformer, VIT_L16, KEEP_WIDTH),
         input_px=VIT_L16.image_px,
         hub="Astaxanthin/KEEP",

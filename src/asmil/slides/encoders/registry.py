@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from asmil.errors import AsmilError, did_you_mean
 from asmil.machine.bf16 import uses_bf16
 from asmil.machine.lazy_names import import_modules
+from asmil.settings.own_code import names_code
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
-from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
+from asmil.slides.encoders.own_callable import load_own, own_entry
 from asmil.slides.encoders.state import empty_network, fill, fitted, read_state, state_hash
 from asmil.slides.encoders.vit import VisionTransformer, VitShape, fold_layer_scales
 from asmil.slides.encoders.weights import find_weights
-from asmil.slides.settings import DEFAULT_MPP
 
 DEFAULT_ENCODER = "efficientnet_lite0"
 
@@ -31,19 +31,14 @@ def register(entry: EncoderEntry) -> None:
     _ENTRIES[entry.name] = entry
 
 
-def register_vit(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str, **others: Any) -> None:
-    """Register a vision transformer of the hub that gives one vector per tile.
+def register_vit(name: str, summary: str, shape: VitShape, licence: str, hub: str, **others: Any) -> None:
+    """Register a vision transformer of the hub that gives one vector per tile; tiles are 224 px wide by default.
 
     others: fields of `EncoderEntry` that differ from their defaults
     """
-    fields: dict[str, Any] = {
-        "width": shape.features,
-        "mpp": DEFAULT_MPP,
-        "url": f"https://huggingface.co/{hub}",
-        "build": partial(VisionTransformer, shape),
-        "input_px": shape.image_px,
-    }
-    register(EncoderEntry(name, summary, tile_px=tile_px, licence=licence, hub=hub, **(fields | others)))
+    others = {"tile_px": 224, "input_px": shape.image_px} | others
+    build = partial(VisionTransformer, shape)
+    register(EncoderEntry(name, summary, shape.features, licence=licence, build=build, hub=hub, **others))
 
 
 def encoders() -> dict[str, EncoderEntry]:
@@ -54,7 +49,7 @@ def encoders() -> dict[str, EncoderEntry]:
 
 def find_encoder(name: str) -> EncoderEntry:
     """The encoder called `name`, or a user-defined one (`asmil.settings.own_code`); an error suggests similar names."""
-    if is_own(name):
+    if names_code(name):
         return own_entry(name)
     known = encoders()
     if name not in known:
@@ -74,7 +69,7 @@ def load_encoder(
     precision: "auto" is bf16 on a GPU that supports it, unless the entry marks it as less accurate; else float32
     """
     device = torch.device(device)
-    if is_own(name):
+    if names_code(name):
         if weights is not None:
             raise AsmilError(
                 f"encoder {name}: --weights does not apply to user-defined encoders; load {weights} in its code"

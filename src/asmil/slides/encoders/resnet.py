@@ -118,57 +118,31 @@ def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
 RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)
 
 
-def _register_imagenet(
-    name: str, summary: str, width: int, build: Callable[[], nn.Module], hub: str, unused: tuple[str, ...] = ("fc.",)
-) -> None:
-    """A network with torchvision's first ImageNet weights, without the unused layers."""
+for _name, _summary, _width, _block, _depths in (
+    ("resnet18", "ResNet-18, ImageNet (torchvision's first weights)", 512, BasicBlock, RESNET18),
+    ("resnet50", "ResNet-50, ImageNet (torchvision's first weights)", 2048, Bottleneck, RESNET50),
+    ("resnet50_trunc", "ResNet-50 up to its third stage, ImageNet; CLAM's default", 1024, Bottleneck, RESNET50[:3]),
+):
     register(
         EncoderEntry(
-            name=name,
-            summary=summary,
-            width=width,
+            name=_name,
+            summary=_summary,
+            width=_width,
             tile_px=256,
-            mpp=0.5,
             input_px=224,
             interpolation="bilinear",
             licence="BSD-3-Clause",
-            hub=hub,
-            url=f"https://huggingface.co/{hub}",
-            build=build,
-            convert=partial(without, layers=unused),
+            hub=f"timm/{_name.removesuffix('_trunc')}.tv_in1k",
+            build=partial(ResNet, _block, _depths),
+            convert=partial(without, layers=("fc.", "layer4.")[: 5 - len(_depths)]),
         )
     )
-
-
-_register_imagenet(
-    "resnet18",
-    "ResNet-18, ImageNet (torchvision's first weights)",
-    512,
-    partial(ResNet, BasicBlock, RESNET18),
-    "timm/resnet18.tv_in1k",
-)
-_register_imagenet(
-    "resnet50",
-    "ResNet-50, ImageNet (torchvision's first weights)",
-    2048,
-    partial(ResNet, Bottleneck, RESNET50),
-    "timm/resnet50.tv_in1k",
-)
-_register_imagenet(
-    "resnet50_trunc",
-    "ResNet-50 up to its third stage, ImageNet; CLAM's default",
-    1024,
-    partial(ResNet, Bottleneck, RESNET50[:3]),
-    "timm/resnet50.tv_in1k",
-    ("fc.", "layer4."),
-)
 register(
     EncoderEntry(
         name="resnet18_simclr",
         summary="ResNet-18 with instance normalization, trained on tiles by SimCLR; DSMIL's embedder",
         width=512,
         tile_px=224,
-        mpp=0.5,
         min_px=64,
         mean=(0.0, 0.0, 0.0),
         std=(1.0, 1.0, 1.0),

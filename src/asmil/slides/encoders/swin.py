@@ -202,7 +202,6 @@ register(
         tile_px=256,
         mpp=1.0,
         licence="GPL-3.0, non-commercial",
-        url="https://huggingface.co/jamesdolezal/CTransPath",
         build=partial(SwinTransformer, CTRANSPATH),
         input_px=CTRANSPATH.image_px,
         interpolation="bilinear",

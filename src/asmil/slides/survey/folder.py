@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -35,12 +32,10 @@ class SurveyFolder:
 
     @property
     def settings(self) -> Path:
-        """The settings of all slides."""
         return self.path / "tissue.yaml"
 
     @property
     def table(self) -> Path:
-        """One row per slide."""
         return self.path / "tissue.csv"
 
     @property
@@ -54,11 +49,9 @@ class SurveyFolder:
         return self.path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
-        """The tissue mask."""
         return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
-        """The tissue as polygons."""
         return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
@@ -70,7 +63,6 @@ class SurveyFolder:
         return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
-        """Whether all files of a slide exist."""
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 
@@ -115,45 +107,3 @@ class Failure:
 
     slide: str
     reason: str
-
-
-COLUMNS = tuple(field.name for field in fields(SurveyRow))
-
-
-def rows_to_csv(rows: Iterable[SurveyRow]) -> str:
-    """The table as text, ordered by slide."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in sorted(rows, key=lambda row: row.slide))
-    return text.getvalue()
-
-
-def read_rows(path: Path) -> list[SurveyRow]:
-    """The rows of a table written by `rows_to_csv`; empty if it does not exist."""
-    if not path.is_file():
-        return []
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [_row(cells) for cells in csv.DictReader(file)]
-    except (KeyError, ValueError, TypeError) as error:
-        raise AsmilError(
-            f"{path}: this table was not written by this command ({error}); remove it to process its slides again"
-        ) from None
-
-
-def _row(cells: dict[str, str]) -> SurveyRow:
-    return SurveyRow(
-        slide=cells["slide"],
-        width_px=int(cells["width_px"]),
-        height_px=int(cells["height_px"]),
-        mpp=float(cells["mpp"]) if cells["mpp"] else None,
-        mpp_source=cells["mpp_source"],
-        method=cells["method"],
-        threshold=float(cells["threshold"]),
-        tissue_share=float(cells["tissue_share"]),
-        tissue_mm2=float(cells["tissue_mm2"]) if cells["tissue_mm2"] else None,
-        regions=int(cells["regions"]),
-        tiles=int(cells["tiles"]) if cells["tiles"] else None,
-        notes=cells["notes"],
-    )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import cv2
-import numpy as np
-from numpy.typing import NDArray
 
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Outcome, Place, Progress, made_progress
@@ -19,30 +16,23 @@ from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.settings.config import flat
-from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record
 from asmil.slides.discovery import SlideFile
+from asmil.slides.file_names import slide_content
+from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide, refuse_absent
 from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
 from asmil.slides.settings import SLIDE_TIMEOUT_S
-from asmil.slides.slide_content import slide_content
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
-from asmil.slides.survey.folder import (
-    NOTE_SEPARATOR,
-    Failure,
-    SurveyConfig,
-    SurveyFolder,
-    SurveyRow,
-    read_rows,
-    rows_to_csv,
-)
+from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyConfig, SurveyFolder, SurveyRow
 from asmil.slides.tiling import place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
 from asmil.slides.tissue.regions import Tissue
+from asmil.tables.arrays import Integers
 
-SAVE_EVERY_S = 2.0
 PICTURE_SIDE_PX = 1024
 
 
@@ -76,38 +66,27 @@ def survey_slides(
     """
     done_before = done_before or DoneBefore()
     folder.claim(config, done_before.again)
-    rows = {row.slide: row for row in read_rows(folder.table)}
-    records = RecordFile(folder.path)
-    known = records.read()
-    surveyed = [file for file in files if file.name in rows and folder.has_files(file.name) and file.path.exists()]
+    table = FinishedRows(folder.table, SurveyRow)
     kept = {
-        file.name for file in surveyed if done_before.keeps(file.name, known.get(file.name), _made_from(file, config))
+        file.name
+        for file in files
+        if file.name in table.rows
+        and folder.has_files(file.name)
+        and file.path.exists()
+        and done_before.keeps(file.name, table.records.get(file.name), _made_from(file, config))
     }
     done_before.refuse(folder.path)
     to_do = [file for file in files if file.name not in kept]
-    for file in to_do:
-        rows.pop(file.name, None)
     already_done = len(files) - len(to_do)
     failures: list[Failure] = []
-    saved_at = time.monotonic()
-    try:
-        with closing(engine.run(_Surveyor(config, folder), to_do)) as outcomes:
-            for done, outcome in enumerate(outcomes, start=already_done + 1):
-                if outcome.result is not None:
-                    rows[outcome.job.name], known[outcome.job.name] = outcome.result
-                else:
-                    failures.append(_failure(outcome))
-                if time.monotonic() - saved_at > SAVE_EVERY_S:
-                    records.write(known)
-                    write_text(folder.table, rows_to_csv(rows.values()))
-                    saved_at = time.monotonic()
-                if progress is not None:
-                    progress(done, len(files))
-    finally:
-        records.write(known)  # first: a row without a record is one of an earlier version
-        write_text(folder.table, rows_to_csv(rows.values()))
+    with closing(table.run(engine, _Surveyor(config, folder), to_do)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=already_done + 1):
+            if outcome.result is None:
+                failures.append(_failure(outcome))
+            if progress is not None:
+                progress(done, len(files))
     failures.sort(key=lambda failure: failure.slide)
-    in_order = sorted(rows.values(), key=lambda row: row.slide)
+    in_order = [table.rows[name] for name in sorted(table.rows)]
     write_text(folder.page, contact_page(in_order, failures, config.tissue.method))
     write_sheet(folder, in_order)
     asked = {file.name for file in files}
@@ -132,7 +111,7 @@ class _Surveyor:
     config: SurveyConfig
     folder: SurveyFolder
 
-    def __call__(self, place: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
+    def __call__(self, worker: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
         return self._survey
 
     def _survey(self, file: SlideFile) -> tuple[SurveyRow, Record]:
@@ -171,9 +150,7 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
     return row
 
 
-def _tiles(
-    image: SlideImage, tissue: Tissue, config: SurveyConfig
-) -> tuple[NDArray[np.int64] | None, int, tuple[str, ...]]:
+def _tiles(image: SlideImage, tissue: Tissue, config: SurveyConfig) -> tuple[Integers | None, int, tuple[str, ...]]:
     """Corners of the tiles and their side at level 0; or no tiles and the reason, if their side is unknown."""
     if image.resolution is None:
         return None, 0, ("tiles not placed without --mpp",)
@@ -189,7 +166,7 @@ def _row(
     image: SlideImage,
     tissue: Tissue,
     config: SurveyConfig,
-    coords: NDArray[np.int64] | None,
+    coords: Integers | None,
     tile_notes: tuple[str, ...],
 ) -> SurveyRow:
     resolution = image.resolution

@@ -31,6 +31,7 @@ from asmil.slides.tissue.signal import (
     stain_signal,
     to_white,
 )
+from asmil.tables.arrays import Booleans, Floats, Floats32, Integers
 
 SMOOTH_UM = 24.0
 CLOSE_UM = 48.0
@@ -38,7 +39,7 @@ OPEN_UM = 24.0
 UNSCALED_SIDE_PX = 2048
 NEARLY_ALL = 0.98
 MUCH_PEN = 0.3
-Density = NDArray[np.float32]
+Density = Floats32
 STROKE_UM = 48.0
 MIN_MARK_UM2 = 20_000.0
 
@@ -72,7 +73,6 @@ class Scale:
         return max(1, round(um / self.mpp))
 
     def area_px(self, um2: float) -> float:
-        """An area in pixels."""
         return um2 / self.mpp**2
 
     def disk(self, diameter_um: float) -> NDArray[np.uint8]:
@@ -170,7 +170,7 @@ NOISE_DEVIATIONS = 5.0
 DEVIATIONS_PER_MAD = 1.4826
 
 
-def otsu(counts: NDArray[np.int64], values: NDArray[np.float64]) -> int:
+def otsu(counts: Integers, values: Floats) -> int:
     """The index of the last bin of the lower class: the split with the largest variance between classes.
 
     counts, values: of each bin. At ties the first split is used; with a single nonempty bin, that bin.
@@ -187,7 +187,7 @@ def otsu(counts: NDArray[np.int64], values: NDArray[np.float64]) -> int:
     return int(np.argmax(between))
 
 
-def stain_threshold(signal: Signal, glass: NDArray[np.bool_]) -> float:
+def stain_threshold(signal: Signal, glass: Booleans) -> float:
     """The signal above which a pixel is tissue.
 
     Otsu's method always splits a histogram in two, even for an empty slide (where it splits the noise) and for a slide

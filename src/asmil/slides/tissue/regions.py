@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.tables.arrays import Booleans
+
 Polygon = NDArray[np.int32]
 """Points x 2, (x, y) in level-0 pixels; closed, without repeating the first point."""
-Mask = NDArray[np.bool_]
+Mask = Booleans
 
 
 @dataclass(frozen=True)
@@ -38,5 +40,4 @@ class Tissue:
 
     @property
     def share(self) -> float:
-        """The share of the slide that is tissue."""
         return float(self.mask.mean()) if self.mask.size else 0.0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from asmil.slides.image import Pixels
 from asmil.slides.tissue.regions import Mask
+from asmil.tables.arrays import Floats
 
 Signal = NDArray[np.uint8]
 
@@ -68,7 +69,7 @@ def is_dark_field(pixels: Pixels) -> bool:
     return dark > DARK_FIELD_SHARE and bright < BRIGHT_SHARE
 
 
-def glass_color(pixels: Pixels) -> NDArray[np.float64]:
+def glass_color(pixels: Pixels) -> Floats:
     """The color of the empty slide, RGB; white if there is hardly any glass.
 
     Pure white is ignored, since readers use it for areas that were not scanned.
@@ -79,7 +80,7 @@ def glass_color(pixels: Pixels) -> NDArray[np.float64]:
     return np.asarray(np.median(pixels[glass], axis=0), dtype=np.float64)
 
 
-def to_white(pixels: Pixels, glass: NDArray[np.float64]) -> Pixels:
+def to_white(pixels: Pixels, glass: Floats) -> Pixels:
     """Pixels scaled so that the glass becomes white; pixels brighter than glass also become white."""
     ramp = np.arange(256, dtype=np.float64)
     table = np.stack([np.minimum(np.rint(ramp * 255 / channel), 255) for channel in glass], axis=1)
