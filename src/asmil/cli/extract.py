@@ -7,28 +7,12 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Cpus,
-    Device,
-    EngineName,
-    Gpus,
-    Mpp,
-    Quiet,
-    SettingsOption,
-    SlideTimeout,
-    Workers,
-    call,
-    done_line,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
 
 
 def extract(
     slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table of slides.")],
-    out: Annotated[Path, out_option("Folder for the feature files.")],
+    out: Annotated[Path, options.out_option("Folder for the feature files.")],
     encoder: Annotated[
         str,
         typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own: file.py:callable or module:callable."),
@@ -41,19 +25,19 @@ def extract(
         float | None, typer.Option(help="Overlap of neighboring tiles, as a share of their side.")
     ] = None,
     min_tissue: Annotated[float | None, typer.Option(help="Smallest share of tissue in a tile.")] = None,
-    mpp: Mpp = None,
+    mpp: options.Mpp = None,
     tissue: Annotated[
         str | None, typer.Option(metavar="METHOD", help="How tissue is found: auto, clam, or none (the whole slide).")
     ] = None,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="A preset of CLAM; implies --tissue clam.")] = None,
     lowres: Annotated[float | None, typer.Option(help="Also store tiles at this magnification, e.g. 1.25.")] = None,
-    settings: SettingsOption = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    device: Device = "auto",
+    settings: options.SettingsOption = None,
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    cpus: options.Cpus = 1,
+    gpus: options.Gpus = 0,
+    device: options.Device = "auto",
     precision: Annotated[str, typer.Option(metavar="TYPE", help="auto (bf16 on a GPU), float32 or bf16.")] = "auto",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles per batch. Default: 16, on a GPU 256.")] = None,
     shard: Annotated[
@@ -63,9 +47,9 @@ def extract(
         bool,
         typer.Option("--qc/--no-qc", help="Whether to draw every slide with its tiles into OUT/qc. [default: yes]"),
     ] = True,
-    item_timeout: SlideTimeout = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    item_timeout: options.SlideTimeout = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
@@ -77,12 +61,12 @@ def extract(
     given = locals()
     from asmil.api import slides as functions
 
-    results = call(functions.extract, given)
+    results = options.call(functions.extract, given)
     reports = {done.slide: done.report for done in results if done.report is not None}
     tiles = sum(report.n_tiles for report in reports.values())
-    typer.echo(done_line(results, len(reports), f"extracted, {tiles:,} tiles", out))
+    typer.echo(options.done_line(results, len(reports), f"extracted, {tiles:,} tiles", out))
     for slide, report in reports.items():
         for note in report.notes:
             typer.echo(f"note: {slide}: {note}", err=True)
     failures = [done.error for done in results if done.error is not None]
-    raise_failures(failures, len(results), "slides could not be extracted")
+    options.raise_failures(failures, len(results), "slides could not be extracted")

@@ -7,25 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Annotations,
-    ClassName,
-    Device,
-    EngineName,
-    Features,
-    MapKinds,
-    MaskValue,
-    Mpp,
-    OwnMethod,
-    Quiet,
-    SlideTimeout,
-    Workers,
-    call,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -40,12 +22,12 @@ def heatmap(
             "No slide: those of the test set.",
         ),
     ] = None,
-    out: Annotated[Path, out_option("Folder for the pictures.")] = Path("heatmaps"),
+    out: Annotated[Path, options.out_option("Folder for the pictures.")] = Path("heatmaps"),
     slides: Annotated[
         list[str] | None, typer.Option("--slide", metavar="NAME", help="A slide, may be repeated.")
     ] = None,
-    kind: MapKinds = None,
-    name: ClassName = None,
+    kind: options.MapKinds = None,
+    name: options.ClassName = None,
     by: Annotated[
         Literal["method", "seed", "fold", "epoch"] | None,
         typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
@@ -62,18 +44,18 @@ def heatmap(
         str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
     ] = None,
     opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Opacity of the map, the same for all tiles.")] = 0.65,
-    annotations: Annotations = None,
-    mask_value: MaskValue = None,
+    annotations: options.Annotations = None,
+    mask_value: options.MaskValue = None,
     images: Annotated[
         Path | None, typer.Option("--slides", help="Slide images: folder or table. Default: those of the manifest.")
     ] = None,
-    features: Features = None,
+    features: options.Features = None,
     scores: Annotated[
         Path | None,
         typer.Option(help="Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder."),
     ] = None,
     tile_px: Annotated[float | None, typer.Option(help="Side of a tile at level 0, if the features lack it.")] = None,
-    mpp: Mpp = None,
+    mpp: options.Mpp = None,
     tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
     tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
     tiff_mpp: Annotated[
@@ -86,14 +68,14 @@ def heatmap(
     role: Annotated[
         Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
     ] = "test",
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: Workers = None,
-    method: OwnMethod = None,
-    device: Device = "auto",
-    item_timeout: SlideTimeout = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    method: options.OwnMethod = None,
+    device: options.Device = "auto",
+    item_timeout: options.SlideTimeout = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
@@ -107,7 +89,7 @@ def heatmap(
 
     runs = [Path(word) for word in given.pop("targets") or () if (Path(word) / "config.yaml").is_file()]
     words = [word for word in targets or () if Path(word) not in runs]
-    _summarize(call(heatmaps.heatmap, given, runs=runs, slides=[*words, *(slides or ())]), out)
+    _summarize(options.call(heatmaps.heatmap, given, runs=runs, slides=[*words, *(slides or ())]), out)
 
 
 MOST_NAMED = 5
@@ -129,4 +111,4 @@ def _summarize(result: HeatmapResult, out: Path) -> None:
         if note:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             say(messages(), f"note: {', '.join(names[:MOST_NAMED])}{more}: {note}")
-    raise_failures(result.failures, drawn + len(result.failures), "slides could not be drawn")
+    options.raise_failures(result.failures, drawn + len(result.failures), "slides could not be drawn")

@@ -7,33 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from asmil.cli.options import (
-    Annotations,
-    BootstrapSeed,
-    Device,
-    Features,
-    Json,
-    MaskValue,
-    OwnMethod,
-    Quiet,
-    Resamples,
-    RunFolder,
-    RunRole,
-    Truth,
-    call,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
 
 
 def localize(
-    run: RunFolder,
-    annotations: Annotations = None,
-    truth: Truth = None,
+    run: options.RunFolder,
+    annotations: options.Annotations = None,
+    truth: options.Truth = None,
     cohort: Annotated[Path | None, typer.Option(help="The manifest. Default: the one the run was trained on.")] = None,
-    features: Features = None,
-    out: Annotated[Path | None, out_option("Folder for the page and tables. Default: RUN/localization.")] = None,
-    role: RunRole = "test",
+    features: options.Features = None,
+    out: Annotated[
+        Path | None, options.out_option("Folder for the page and tables. Default: RUN/localization.")
+    ] = None,
+    role: options.RunRole = "test",
     preset: Annotated[
         Literal["release", "challenge2016", "asmil_text"], typer.Option(help="FROC convention.")
     ] = "release",
@@ -61,17 +47,17 @@ def localize(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Annotated class to cut out; may be repeated.")
     ] = None,
-    mask_value: MaskValue = None,
+    mask_value: options.MaskValue = None,
     normal: Annotated[
         list[str] | None, typer.Option(metavar="LABEL", help="Label of normal slides; may be repeated.")
     ] = None,
     skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
-    resamples: Resamples = 2000,
-    seed: BootstrapSeed = 0,
-    method: OwnMethod = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    resamples: options.Resamples = 2000,
+    seed: options.BootstrapSeed = 0,
+    method: options.OwnMethod = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare the heat maps of a run with annotations: FROC, Dice, specificity, missed regions, tile AUC.
 
@@ -85,7 +71,7 @@ def localize(
     from asmil.evaluation.localization.report import localization_dict, localization_document
     from asmil.reporting import print_document
 
-    localization = call(functions.localize, given)
+    localization = options.call(functions.localize, given)
     if as_json:
         print_json(localization_dict(localization))
     else:
@@ -99,4 +85,4 @@ def localize(
             say(console, f"left out by {skip_list}: {', '.join(localization.skipped)}")
         say(console, f"page: {functions.localization_folder(run, out, role) / 'localization.html'}")
     total = len(localization.problems) + len(localization.slides)
-    raise_failures(localization.problems, total, "slides could not be evaluated")
+    options.raise_failures(localization.problems, total, "slides could not be evaluated")

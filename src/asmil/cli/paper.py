@@ -7,21 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Device,
-    EngineName,
-    Features,
-    Gpus,
-    Json,
-    Quiet,
-    Seconds,
-    SettingsOption,
-    Trainings,
-    call,
-    out_option,
-)
+from asmil.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +21,7 @@ def paper(
     ] = None,
     dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="For `manifest`: the data set.")] = None,
     cohort: Annotated[Path | None, typer.Option(help="Your manifest of one data set of the table.")] = None,
-    features: Features = None,
+    features: options.Features = None,
     datasets: Annotated[
         list[str] | None,
         typer.Option("--dataset", metavar="NAME", help="Data sets of the table; with --cohort, the one that it holds."),
@@ -49,21 +35,21 @@ def paper(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; default: the paper's.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; default: the paper's.")] = None,
     preset: Annotated[str, typer.Option(help="Preset of the ASMIL rows.")] = "paper",
-    settings: SettingsOption = None,
+    settings: options.SettingsOption = None,
     labels: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="For `manifest`: a published label file; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, out_option("Folder of runs and results.")] = None,
-    workers: Trainings = None,
-    device: Device = "auto",
-    engine: EngineName = "local",
-    address: Address = None,
-    gpus: Gpus = 0.0,
-    seconds: Seconds = None,
-    as_json: Json = False,
-    again: Again = False,
-    quiet: Quiet = False,
+    out: Annotated[Path | None, options.out_option("Folder of runs and results.")] = None,
+    workers: options.Trainings = None,
+    device: options.Device = "auto",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    gpus: options.Gpus = 0.0,
+    seconds: options.Seconds = None,
+    as_json: options.Json = False,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """List the tables and figures of the ASMIL paper, or reproduce one and compare it with the paper.
 
@@ -87,7 +73,7 @@ def paper(
     from asmil.cli.sweep import exit_code
     from asmil.console import results
 
-    reproduced = call(benchmarks.paper_table, given)
+    reproduced = options.call(benchmarks.paper_table, given)
     if as_json:
         typer.echo((reproduced.out / "table.json").read_text(encoding="utf-8"))
     else:

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Columns,
-    Cpus,
-    Gpus,
-    ItemTimeout,
-    Json,
-    Quiet,
-    SettingsOption,
-    Task,
-    TimeUnitName,
-)
+from asmil.cli import options
 
 if TYPE_CHECKING:
     from asmil.api.functions import TrainingRequest
@@ -137,12 +125,12 @@ def train(
     config: SettingsFile = None,
     method: Method = None,
     preset: Preset = None,
-    task: Annotated[Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
+    task: Annotated[options.Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
     features: Features = None,
     folds: Folds = None,
     seeds: Seeds = None,
     seed: Seed = None,
-    settings: SettingsOption = None,
+    settings: options.SettingsOption = None,
     device: Device = None,
     init: Init = None,
     anchor: Anchor = None,
@@ -151,20 +139,20 @@ def train(
     inner_folds: InnerFolds = None,
     grid: Grid = None,
     plain: Plain = False,
-    columns: Columns = None,
-    time_unit: TimeUnitName = None,
+    columns: options.Columns = None,
+    time_unit: options.TimeUnitName = None,
     engine: Engine = None,
-    address: Address = None,
+    address: options.Address = None,
     workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    item_timeout: ItemTimeout = None,
+    cpus: options.Cpus = 1,
+    gpus: options.Gpus = 0,
+    item_timeout: options.ItemTimeout = None,
     dry_run: DryRun = False,
     track: Track = None,
     log: Log = None,
-    as_json: Json = False,
-    again: Again = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
 
