@@ -61,12 +61,9 @@ def names(words: str | Iterable[str]) -> tuple[str, ...]:
 
 def tree(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Settings by their dotted names, e.g. {"training.epochs": 30}, as sections."""
-    from asmil.settings.config import merge, nested
+    from asmil.settings.config import assign
 
-    sections: dict[str, Any] = {}
-    for name, value in (settings or {}).items():
-        sections = merge(sections, nested(name, value))
-    return sections
+    return assign({}, settings or {})
 
 
 def slide_engine(

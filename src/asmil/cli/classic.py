@@ -64,6 +64,8 @@ def classic(
         print_json(result.report)
     elif result.report is not None:
         _print(result.report, out)
+    for note in result.notes:
+        typer.echo(f"note: {note}", err=True)
     for failure in result.failures:
         typer.echo(f"failed: {failure}", err=True)
     if result.failures:

@@ -55,6 +55,12 @@ class SweepFolder:
     out: Path
     on_gpu: bool
 
+    def __post_init__(self) -> None:
+        if self.config.group_seeds is True and ONE_SEED & set(self.config.measures):
+            raise AsmilError(
+                "group_seeds: true cannot be used with the measure froc, which needs one seed per run folder"
+            )
+
     def jobs(self, points: Sequence[Point]) -> list[TrainingJob]:
         """The jobs of some points."""
         return jobs_of(self.config, trials_of(self.config, points), self.out, self._groups_seeds)
@@ -162,13 +168,6 @@ def write_cohorts(jobs: Sequence[CohortJob], engine: Engine, again: bool = False
     for outcome in engine.run(SweepWorker(), to_do):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")
-
-
-def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
-    """A sweep and where it trains."""
-    if config.group_seeds is True and ONE_SEED & set(config.measures):
-        raise AsmilError("group_seeds: true cannot be used with the measure froc, which needs one seed per run folder")
-    return SweepFolder(config, out, on_gpu)
 
 
 def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:

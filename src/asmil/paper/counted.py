@@ -26,15 +26,14 @@ from asmil.classic.settings import contenders
 from asmil.cohort.bag import Bag
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
-from asmil.files import write_json, write_text
 from asmil.models.base import MILModel
 from asmil.models.registry import build
 from asmil.paper.datasets import Size, dataset, stand_in
 from asmil.paper.printed import PrintedTable, printed_table
 from asmil.paper.report import SMALL, SMOKE, STAND_IN
-from asmil.reporting import Document, Section, Table, jsonable, markdown_document
+from asmil.reporting import Document, Section, Table, jsonable
+from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number
-from asmil.reporting.page import html_document
 from asmil.settings.made_from import DoneBefore
 from asmil.synthetic.bags import write_synthetic
 
@@ -84,12 +83,10 @@ def write_counted(
     again: count again what was counted from something else, instead of refusing
     """
     counted = COUNTERS[table](printed_table(table), Asked(out, size, cohort, features, again))
-    document = counted_document(counted)
-    write_text(out / "table.html", html_document(document))
-    write_text(out / "table.md", markdown_document(document))
     numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in counted.values.items()]
     about = {"table": table, "synthetic": counted.synthetic, "size": size}
-    write_json(out / "table.json", jsonable({**about, "numbers": numbers, "notes": counted.notes}))
+    data = jsonable({**about, "numbers": numbers, "notes": counted.notes})
+    write_document(counted_document(counted), out / "table.html", data)
     return counted
 
 
