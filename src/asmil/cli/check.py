@@ -1,4 +1,4 @@
-"""`asmil check`: every problem of a cohort at once, before training."""
+"""`asmil check`: all problems of a cohort, before training."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """What is measured on a finished run: one set of numbers for each training (fold and seed).
 
     slides         metrics of the task on test slides (test_auc, test_f1, ...) and validation slides (val_auc, ...)
-    attention      how recorded attention moves and how wide it is (jsd_late, effective_share, ...)
+    attention      how much recorded attention changes and how concentrated it is (jsd_late, effective_share, ...)
     tiles          heat maps of test slides against the truth of the tiles (tile_auc, tile_dice, specificity, ...)
     froc           lesion-level FROC of test slides; needs one seed per run folder
-    learning       the course of the validation metrics: best epoch, fall from the best to the last
+    learning       validation metrics over the epochs: the best epoch, and the drop from the best to the last
     bag_features   silhouette of the classes in recorded bag features, at the first, middle and last recording
-    seconds        seconds of an epoch
-    mixture        share of softmax in a trained mixture (zeta)
+    seconds        duration of an epoch
+    mixture        share of softmax in a learned mixture (zeta)
 
 `tiles` and `froc` read `tile_truth.parquet` beside the manifest, which synthetic cohorts have.
 """
@@ -75,7 +75,7 @@ def _training(fold: Any, seed: Any) -> Training:
 
 
 def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
-    """The value, or nan where slides of a single class leave it undefined."""
+    """The value; nan if it is undefined, for example since all slides have the same class."""
     assert function is not None
     try:
         return float(function(*given)[0])
@@ -173,7 +173,7 @@ def measure_froc(run: Run) -> Numbers:
 
 
 def measure_learning(run: Run) -> Numbers:
-    """For every validation metric: its best value, its last, the fall between, and the epoch of the best."""
+    """For every validation metric: its best value and the epoch of it, and the drop from the best to the last value."""
     by_training: Numbers = {}
     for training, records in _epochs(run).items():
         numbers: dict[str, float] = {}
@@ -210,7 +210,7 @@ def measure_bag_features(run: Run) -> Numbers:
 
 
 def measure_seconds(run: Run) -> Numbers:
-    """The median of the seconds of an epoch, and those of all epochs."""
+    """The median duration of an epoch, and the duration of all epochs."""
     import numpy as np
 
     return {
@@ -223,7 +223,7 @@ def measure_seconds(run: Run) -> Numbers:
 
 
 def measure_mixture(run: Run) -> Numbers:
-    """The share of softmax at the end, for models with a trained mixture; nothing for others."""
+    """The share of softmax at the end, for models with a learned mixture; other models have none."""
     by_training: Numbers = {}
     for training, records in _epochs(run).items():
         zeta = records[-1].get("zeta")

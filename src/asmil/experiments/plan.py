@@ -38,11 +38,11 @@ class Trial:
     point: Point = field(default_factory=dict)
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
-        """The settings of a run of this trial; `given` is a tree of what the trial does not decide."""
+        """The settings of a run of this trial; `given`: the sections that do not depend on the trial."""
         return resolve_with_init(self.method, self.preset, assign(given, {**self.settings, **self.point}))
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a table of results that tell this trial from others."""
+        """The columns of a table of results that identify this trial."""
         about = {"cohort": self.cohort, "variant": self.variant, "method": self.method, "preset": self.preset}
         return about | {f"set.{name}": value for name, value in self.point.items()}
 

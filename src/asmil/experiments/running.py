@@ -37,7 +37,7 @@ USUAL_WIDTH = 384
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended: done (perhaps before), stopped by the time limit, or failed."""
+    """How a job ended: done now or by an earlier command, stopped by the time limit, or failed."""
 
     job: TrainingJob
     status: str
@@ -120,7 +120,7 @@ class SweepFolder:
 def run_together(
     folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None, done: DoneBefore | None = None
 ) -> Iterator[JobEnd]:
-    """Several sweeps without Optuna in one pool of workers, a job of each in turn; see `SweepFolder.run`."""
+    """Several sweeps without Optuna in one pool of workers, taking turns; see `SweepFolder.run`."""
     done = done or DoneBefore()
     deadline = None if seconds is None else time.time() + seconds
     queues = [folder.fixed_jobs() for folder in folders]
@@ -171,7 +171,7 @@ def write_cohorts(jobs: Sequence[CohortJob], engine: Engine, again: bool = False
 
 
 def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
-    """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
+    """Whether fused kernels would train a trial on a GPU, according to its settings."""
     from asmil.runs.model import build_model
     from asmil.tasks.classification import Classification
     from asmil.training.honored import FUSED

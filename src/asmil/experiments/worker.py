@@ -24,7 +24,7 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class CohortJob:
-    """A synthetic cohort to be written. again: also where the folder contains another one."""
+    """A synthetic cohort to be written; again: also if the folder contains another one."""
 
     folder: Path
     config: SyntheticConfig
@@ -95,7 +95,7 @@ class _Worker:
             train_run(job.manifest, job.folder, config, job.features, Watch(), again=job.again)
         except Interrupted:
             if job.deadline is None or time.time() < job.deadline:
-                raise KeyboardInterrupt from None  # the user asked, not the clock
+                raise KeyboardInterrupt from None  # interrupted by the user, not by the time limit
             return STOPPED
         trained_s = time.perf_counter() - began
         rows = measured_rows(job, self.device)
