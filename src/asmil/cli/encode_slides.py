@@ -8,21 +8,19 @@ from typing import Annotated
 import typer
 
 from asmil.cli import options
+from asmil.cli.options import argument, option
 
 
 def encode_slides(
-    features: Annotated[Path, typer.Argument(metavar="FEATURES", help="A folder of feature files, or a pack.")],
+    features: Annotated[Path, argument("A folder of feature files, or a pack.", metavar="FEATURES")],
     encoder: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.PY:CALLABLE", help="The slide encoder, or module:callable; see docs/slide_encoders.md."
-        ),
+        str, option("The slide encoder, or module:callable; see docs/slide_encoders.md.", metavar="FILE.PY:CALLABLE")
     ],
     out: Annotated[Path, options.out_option("Folder for the vectors, one file per slide.")],
     engine: options.EngineName = "local",
     address: options.Address = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Number of processes; 0: only this one. Default: one per GPU, or one.")
+        int | None, option("Number of processes; 0: only this one. Default: one per GPU, or one.", min=0)
     ] = None,
     cpus: options.Cpus = 1,
     gpus: options.Gpus = 0,

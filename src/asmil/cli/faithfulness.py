@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from asmil.cli import options
+from asmil.cli.options import option
 
 
 def faithfulness(
@@ -16,7 +15,7 @@ def faithfulness(
     kind: options.MapKinds = None,
     name: options.ClassName = None,
     role: options.RunRole = "test",
-    slides: Annotated[int | None, typer.Option(min=1, help="Largest number of slides. Default: all.")] = None,
+    slides: Annotated[int | None, option("Largest number of slides. Default: all.", min=1)] = None,
     truth: options.Truth = None,
     annotations: options.Annotations = None,
     features: options.Features = None,

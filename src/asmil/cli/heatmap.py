@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -16,58 +15,47 @@ if TYPE_CHECKING:
 def heatmap(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN... [SLIDE...]",
-            help="Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
+        argument(
+            "Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
             "No slide: those of the test set.",
+            metavar="RUN... [SLIDE...]",
         ),
     ] = None,
     out: Annotated[Path, options.out_option("Folder for the pictures.")] = Path("heatmaps"),
-    slides: Annotated[
-        list[str] | None, typer.Option("--slide", metavar="NAME", help="A slide, may be repeated.")
-    ] = None,
+    slides: Annotated[list[str] | None, option("A slide, may be repeated.", "--slide", metavar="NAME")] = None,
     kind: options.MapKinds = None,
     name: options.ClassName = None,
     by: Annotated[
         Literal["method", "seed", "fold", "epoch"] | None,
-        typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
+        option("One map per run, seed, fold or recorded epoch, in one figure."),
     ] = None,
     scale: Annotated[
         Literal["relative", "percentile", "absolute"] | None,
-        typer.Option(
-            help="relative: 1 is the average tile, one fixed scale for all maps (default for attention); percentile: "
+        option(
+            "relative: 1 is the average tile, one fixed scale for all maps (default for attention); percentile: "
             "rank within the slide; absolute (default for other kinds)."
         ),
     ] = None,
-    limits: Annotated[tuple[float, float] | None, typer.Option(help="Ends of an absolute scale: two numbers.")] = None,
-    color_map: Annotated[
-        str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
-    ] = None,
-    opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Opacity of the map, the same for all tiles.")] = 0.65,
+    limits: Annotated[tuple[float, float] | None, option("Ends of an absolute scale: two numbers.")] = None,
+    color_map: Annotated[str | None, option("viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")] = None,
+    opacity: Annotated[float, option("Opacity of the map, the same for all tiles.", min=0.01, max=1)] = 0.65,
     annotations: options.Annotations = None,
     mask_value: options.MaskValue = None,
     images: Annotated[
-        Path | None, typer.Option("--slides", help="Slide images: folder or table. Default: those of the manifest.")
+        Path | None, option("Slide images: folder or table. Default: those of the manifest.", "--slides")
     ] = None,
     features: options.Features = None,
     scores: Annotated[
-        Path | None,
-        typer.Option(help="Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder."),
+        Path | None, option("Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder.")
     ] = None,
-    tile_px: Annotated[float | None, typer.Option(help="Side of a tile at level 0, if the features lack it.")] = None,
+    tile_px: Annotated[float | None, option("Side of a tile at level 0, if the features lack it.")] = None,
     mpp: options.Mpp = None,
-    tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
-    tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
-    tiff_mpp: Annotated[
-        float | None, typer.Option(help="Microns per pixel of the TIFF. Default: full resolution.")
-    ] = None,
-    qupath: Annotated[bool, typer.Option("--qupath", help="Also GeoJSON of tiles and regions for QuPath.")] = False,
-    cut: Annotated[
-        float, typer.Option(min=0, max=0.9999, help="For QuPath: share of tiles that lie below the regions.")
-    ] = 0.9,
-    role: Annotated[
-        Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
-    ] = "test",
+    tiles: Annotated[int, option("Highest and lowest tiles on the contact sheet; 0: none.", min=0)] = 12,
+    tiff: Annotated[bool, option("Also a pyramidal TIFF of slide and map.", "--tiff")] = False,
+    tiff_mpp: Annotated[float | None, option("Microns per pixel of the TIFF. Default: full resolution.")] = None,
+    qupath: Annotated[bool, option("Also GeoJSON of tiles and regions for QuPath.", "--qupath")] = False,
+    cut: Annotated[float, option("For QuPath: share of tiles that lie below the regions.", min=0, max=0.9999)] = 0.9,
+    role: Annotated[Literal["test", "val", "train", "all"], option("Part of the run, if no slide is named.")] = "test",
     engine: options.EngineName = "local",
     address: options.Address = None,
     workers: options.Workers = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,28 +18,25 @@ if TYPE_CHECKING:
 
 def paper(
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="A table or figure, or `manifest`; without one, a list.")
+        str | None, argument("A table or figure, or `manifest`; without one, a list.", metavar="[TABLE]")
     ] = None,
-    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="For `manifest`: the data set.")] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Your manifest of one data set of the table.")] = None,
+    dataset: Annotated[str | None, argument("For `manifest`: the data set.", metavar="[DATASET]")] = None,
+    cohort: Annotated[Path | None, option("Your manifest of one data set of the table.")] = None,
     features: options.Features = None,
     datasets: Annotated[
         list[str] | None,
-        typer.Option("--dataset", metavar="NAME", help="Data sets of the table; with --cohort, the one that it holds."),
+        option("Data sets of the table; with --cohort, the one that it holds.", "--dataset", metavar="NAME"),
     ] = None,
-    rows: Annotated[
-        list[str] | None, typer.Option("--row", metavar="NAME", help="Rows of the table; may be repeated.")
-    ] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Run on synthetic stand-ins.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke size: seconds to minutes.")] = False,
-    small: Annotated[bool, typer.Option("--small", help="A reduced size.")] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; default: the paper's.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; default: the paper's.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset of the ASMIL rows.")] = "paper",
+    rows: Annotated[list[str] | None, option("Rows of the table; may be repeated.", "--row", metavar="NAME")] = None,
+    synthetic: Annotated[bool, option("Run on synthetic stand-ins.", "--synthetic")] = False,
+    quick: Annotated[bool, option("A smoke size: seconds to minutes.", "--quick")] = False,
+    small: Annotated[bool, option("A reduced size.", "--small")] = False,
+    seeds: Annotated[int | None, option("Seeds; default: the paper's.", min=1)] = None,
+    epochs: Annotated[int | None, option("Epochs; default: the paper's.", min=1)] = None,
+    preset: Annotated[str, option("Preset of the ASMIL rows.")] = "paper",
     settings: options.SettingsOption = None,
     labels: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="For `manifest`: a published label file; may be repeated."),
+        list[Path] | None, option("For `manifest`: a published label file; may be repeated.", metavar="FILE")
     ] = None,
     out: Annotated[Path | None, options.out_option("Folder of runs and results.")] = None,
     workers: options.Trainings = None,

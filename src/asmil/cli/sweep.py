@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asmil.cli import options
+from asmil.cli.options import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    plan: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The plan: cohorts, variants, search, seeds.")],
+    plan: Annotated[Path, argument("The plan: cohorts, variants, search, seeds.", metavar="SWEEP.yaml")],
     out: Annotated[Path, options.out_option("Folder of runs and results; an existing one is resumed.")],
     workers: options.Trainings = None,
     device: options.Device = "auto",

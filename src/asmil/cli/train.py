@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from asmil.api.functions import TrainingRequest
@@ -36,87 +35,67 @@ SHORTHANDS = {
 
 Cohort = Annotated[
     Path | None,
-    typer.Argument(
-        help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+    argument(
+        "The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
         "settings file (.yaml) that names it."
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
         "--out",
         "-o",
-        help="The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
     ),
 ]
 SettingsFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Settings file, as `asmil init` writes it; options override it.")
+    Path | None, option("Settings file, as `asmil init` writes it; options override it.", "--config", "-c")
 ]
 Method = Annotated[
     str | None,
-    typer.Option(
-        "--method",
-        "-m",
-        metavar="NAME",
-        show_default="asmil",
-        help="See `asmil methods`; or your own, file.py:Class.",
-    ),
+    option("See `asmil methods`; or your own, file.py:Class.", "--method", "-m", metavar="NAME", show_default="asmil"),
 ]
 Preset = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", show_default="paper", help="paper, recommended, or a preset of the method."),
+    str | None, option("paper, recommended, or a preset of the method.", metavar="NAME", show_default="paper")
 ]
 Features = Annotated[
-    Path | None,
-    typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside COHORT."),
+    Path | None, option("Where the features are: a folder, a cohort file or a pack. Default: beside COHORT.")
 ]
-Folds = Annotated[int | None, typer.Option(show_default="1", help="Folds of cross-validation; 1 is a single split.")]
-Seeds = Annotated[int | None, typer.Option(show_default="1", help="Trainings per fold, with seeds SEED, SEED + 1, ...")]
-Seed = Annotated[int | None, typer.Option(show_default="0", help="First seed; also the seed of generated splits.")]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")]
+Folds = Annotated[int | None, option("Folds of cross-validation; 1 is a single split.", show_default="1")]
+Seeds = Annotated[int | None, option("Trainings per fold, with seeds SEED, SEED + 1, ...", show_default="1")]
+Seed = Annotated[int | None, option("First seed; also the seed of generated splits.", show_default="0")]
+Device = Annotated[str | None, option("auto, cpu, cuda, cuda:1, ...", metavar="DEVICE", show_default="auto")]
 Init = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
         metavar="WEIGHTS",
-        help="Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
     ),
 ]
 Anchor = Annotated[
     str | None,
-    typer.Option(
-        metavar="NORMALIZER", help="Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor."
-    ),
+    option("Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor.", metavar="NORMALIZER"),
 ]
 Stabilizers = Annotated[
     list[str] | None,
-    typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; may be repeated."),
+    option("temporal, features, entropy or l2; may be repeated.", "--stabilizer", metavar="NAME=WEIGHT"),
 ]
-LeaveOneSiteOut = Annotated[
-    bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
-]
-InnerFolds = Annotated[
-    int | None, typer.Option(help="Nested cross-validation: choose from --grid by this many inner folds.")
-]
+LeaveOneSiteOut = Annotated[bool, option("One fold per site: test on it, train on the others.", "--leave-one-site-out")]
+InnerFolds = Annotated[int | None, option("Nested cross-validation: choose from --grid by this many inner folds.")]
 Grid = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=[V,...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated."),
+    option("Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.", metavar="KEY=[V,...]"),
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")]
+Plain = Annotated[bool, option("Do not use fused GPU kernels; train one seed after the other.", "--plain")]
 Engine = Annotated[
-    str | None,
-    typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
+    str | None, option("Train folds and seeds at the same time: local (processes) or ray.", metavar="ENGINE")
 ]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Number of processes. Default: as many as fit the GPUs or cores.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
-]
+Workers = Annotated[int | None, option("Number of processes. Default: as many as fit the GPUs or cores.", min=1)]
+DryRun = Annotated[bool, option("Check everything and print what would be trained; write nothing.", "--dry-run")]
 Track = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
+    list[str] | None, option("Also send metrics to tensorboard, wandb or mlflow; may be repeated.", metavar="NAME")
 ]
-Log = Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")]
+Log = Annotated[Path | None, option("Also append plain lines of progress to this file.")]
 
 
 def train(
@@ -125,7 +104,7 @@ def train(
     config: SettingsFile = None,
     method: Method = None,
     preset: Preset = None,
-    task: Annotated[options.Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
+    task: Annotated[options.Task | None, option("What is predicted.", show_default="classification")] = None,
     features: Features = None,
     folds: Folds = None,
     seeds: Seeds = None,
