@@ -33,102 +33,88 @@ SHORTHANDS = {
 """Options that set a setting; the function takes those that it has no parameter for in `settings`."""
 
 
-Cohort = Annotated[
-    Path | None,
-    argument(
-        "The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
-        "settings file (.yaml) that names it."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    option(
-        "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
-        "--out",
-        "-o",
-    ),
-]
-SettingsFile = Annotated[
-    Path | None, option("Settings file, as `asmil init` writes it; options override it.", "--config", "-c")
-]
-Method = Annotated[
-    str | None,
-    option("See `asmil methods`; or your own, file.py:Class.", "--method", "-m", metavar="NAME", show_default="asmil"),
-]
-Preset = Annotated[
-    str | None, option("paper, recommended, or a preset of the method.", metavar="NAME", show_default="paper")
-]
-Features = Annotated[
-    Path | None, option("Where the features are: a folder, a cohort file or a pack. Default: beside COHORT.")
-]
-Folds = Annotated[int | None, option("Folds of cross-validation; 1 is a single split.", show_default="1")]
-Seeds = Annotated[int | None, option("Trainings per fold, with seeds SEED, SEED + 1, ...", show_default="1")]
-Seed = Annotated[int | None, option("First seed; also the seed of generated splits.", show_default="0")]
-Device = Annotated[str | None, option("auto, cpu, cuda, cuda:1, ...", metavar="DEVICE", show_default="auto")]
-Init = Annotated[
-    str | None,
-    option(
-        "Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
-        metavar="WEIGHTS",
-    ),
-]
-Anchor = Annotated[
-    str | None,
-    option("Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor.", metavar="NORMALIZER"),
-]
-Stabilizers = Annotated[
-    list[str] | None,
-    option("temporal, features, entropy or l2; may be repeated.", "--stabilizer", metavar="NAME=WEIGHT"),
-]
-LeaveOneSiteOut = Annotated[bool, option("One fold per site: test on it, train on the others.", "--leave-one-site-out")]
-InnerFolds = Annotated[int | None, option("Nested cross-validation: choose from --grid by this many inner folds.")]
-Grid = Annotated[
-    list[str] | None,
-    option("Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.", metavar="KEY=[V,...]"),
-]
-Plain = Annotated[bool, option("Do not use fused GPU kernels; train one seed after the other.", "--plain")]
-Engine = Annotated[
-    str | None, option("Train folds and seeds at the same time: local (processes) or ray.", metavar="ENGINE")
-]
-Workers = Annotated[int | None, option("Number of processes. Default: as many as fit the GPUs or cores.", min=1)]
-DryRun = Annotated[bool, option("Check everything and print what would be trained; write nothing.", "--dry-run")]
-Track = Annotated[
-    list[str] | None, option("Also send metrics to tensorboard, wandb or mlflow; may be repeated.", metavar="NAME")
-]
-Log = Annotated[Path | None, option("Also append plain lines of progress to this file.")]
-
-
 def train(
-    cohort: Cohort = None,
-    out: Out = None,
-    config: SettingsFile = None,
-    method: Method = None,
-    preset: Preset = None,
+    cohort: Annotated[
+        Path | None,
+        argument(
+            "The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+            "settings file (.yaml) that names it."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option(
+            "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
+            "--out",
+            "-o",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, option("Settings file, as `asmil init` writes it; options override it.", "--config", "-c")
+    ] = None,
+    method: Annotated[
+        str | None,
+        option(
+            "See `asmil methods`; or your own, file.py:Class.", "--method", "-m", metavar="NAME", show_default="asmil"
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None, option("paper, recommended, or a preset of the method.", metavar="NAME", show_default="paper")
+    ] = None,
     task: Annotated[options.Task | None, option("What is predicted.", show_default="classification")] = None,
-    features: Features = None,
-    folds: Folds = None,
-    seeds: Seeds = None,
-    seed: Seed = None,
+    features: Annotated[
+        Path | None, option("Where the features are: a folder, a cohort file or a pack. Default: beside COHORT.")
+    ] = None,
+    folds: Annotated[int | None, option("Folds of cross-validation; 1 is a single split.", show_default="1")] = None,
+    seeds: Annotated[int | None, option("Trainings per fold, with seeds SEED, SEED + 1, ...", show_default="1")] = None,
+    seed: Annotated[int | None, option("First seed; also the seed of generated splits.", show_default="0")] = None,
     settings: options.SettingsOption = None,
-    device: Device = None,
-    init: Init = None,
-    anchor: Anchor = None,
-    stabilizers: Stabilizers = None,
-    leave_one_site_out: LeaveOneSiteOut = False,
-    inner_folds: InnerFolds = None,
-    grid: Grid = None,
-    plain: Plain = False,
+    device: Annotated[str | None, option("auto, cpu, cuda, cuda:1, ...", metavar="DEVICE", show_default="auto")] = None,
+    init: Annotated[
+        str | None,
+        option(
+            "Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
+            metavar="WEIGHTS",
+        ),
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        option("Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor.", metavar="NORMALIZER"),
+    ] = None,
+    stabilizers: Annotated[
+        list[str] | None,
+        option("temporal, features, entropy or l2; may be repeated.", "--stabilizer", metavar="NAME=WEIGHT"),
+    ] = None,
+    leave_one_site_out: Annotated[
+        bool, option("One fold per site: test on it, train on the others.", "--leave-one-site-out")
+    ] = False,
+    inner_folds: Annotated[
+        int | None, option("Nested cross-validation: choose from --grid by this many inner folds.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        option("Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.", metavar="KEY=[V,...]"),
+    ] = None,
+    plain: Annotated[bool, option("Do not use fused GPU kernels; train one seed after the other.", "--plain")] = False,
     columns: options.Columns = None,
     time_unit: options.TimeUnitName = None,
-    engine: Engine = None,
+    engine: Annotated[
+        str | None, option("Train folds and seeds at the same time: local (processes) or ray.", metavar="ENGINE")
+    ] = None,
     address: options.Address = None,
-    workers: Workers = None,
+    workers: Annotated[
+        int | None, option("Number of processes. Default: as many as fit the GPUs or cores.", min=1)
+    ] = None,
     cpus: options.Cpus = 1,
     gpus: options.Gpus = 0,
     item_timeout: options.ItemTimeout = None,
-    dry_run: DryRun = False,
-    track: Track = None,
-    log: Log = None,
+    dry_run: Annotated[
+        bool, option("Check everything and print what would be trained; write nothing.", "--dry-run")
+    ] = False,
+    track: Annotated[
+        list[str] | None, option("Also send metrics to tensorboard, wandb or mlflow; may be repeated.", metavar="NAME")
+    ] = None,
+    log: Annotated[Path | None, option("Also append plain lines of progress to this file.")] = None,
     as_json: options.Json = False,
     again: options.Again = False,
     quiet: options.Quiet = False,
