@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asmil.api.inputs import PathLike, as_path, names, tree, warn_of_kept
+from asmil.api.inputs import PathLike, as_path, names, tree, warn
 from asmil.console import messages, progress_bar
 from asmil.errors import AsmilError, did_you_mean
 
@@ -56,7 +56,7 @@ def sweep(
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
     done = DoneBefore(again)
     ends = _follow(SweepFolder(config, out, on_gpu).run(chosen, seconds, done), progress)
-    warn_of_kept(done)
+    warn(*done.notes)
     if "attention" in config.measures:
         write_agreement(out)
     return ends
@@ -150,7 +150,7 @@ def classic_benchmark(
     except KeyboardInterrupt:
         what = "nothing was saved, since --out was not given" if out is None else "run the same command again to resume"
         raise KeyboardInterrupt(f"interrupted; {what}") from None
-    warn_of_kept(before)
+    warn(*before.notes)
     failures = (*unreadable, *(f"{ended.name}: {ended.error}" for ended in done if ended.error is not None))
     results = _in_order(done, jobs)
     if not results:
@@ -280,7 +280,7 @@ def paper_table(
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, gpus=gpus).prepare()
     done = DoneBefore(again)
     ends = _follow(run.run(chosen, on_gpu, seconds, done), progress)
-    warn_of_kept(done)
+    warn(*done.notes)
     write_paper(run, run.results())
     write_paper_figures(run)
     return PaperTable(folder, run, tuple(ends))

@@ -14,8 +14,8 @@ from asmil.api.inputs import (
     names,
     run_paths,
     slide_engine,
+    warn,
     warn_of_changed_labels,
-    warn_of_kept,
 )
 from asmil.console import progress_bar
 from asmil.errors import AsmilError
@@ -93,7 +93,7 @@ def heatmap(
     with progress_bar("slides", not progress) as show:
         where = slide_engine(engine, address, workers, device, item_timeout, len(drawn))
         result = draw_heatmaps(drawn, plan, where, show, done)
-    warn_of_kept(done)
+    warn(*done.notes)
     warn_of_changed_labels(paths)
     return result
 

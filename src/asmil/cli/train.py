@@ -43,10 +43,8 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        option(
-            "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
-            "--out",
-            "-o",
+        options.out_option(
+            "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it."
         ),
     ] = None,
     config: Annotated[

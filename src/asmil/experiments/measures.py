@@ -16,16 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from asmil.attention.measures import effective_tiles
+from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.errors import AsmilError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
-
-    from asmil.runs.run import Run
+from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
+from asmil.evaluation.localization.tile_maps import dice, specificity
+from asmil.evaluation.localization.tile_ranking import rank_tiles
+from asmil.evaluation.stability import read_stability
+from asmil.evaluation.stability.bag_features import silhouettes
+from asmil.models.inference import infer
+from asmil.runs.epochs import read_epochs
+from asmil.runs.run import Run
 
 Training = tuple[int, int]
 """Fold and seed."""
@@ -36,15 +44,11 @@ SMALL_FOCUS = 4
 
 def _epochs(run: Run) -> Mapping[Training, list[dict[str, Any]]]:
     """The log of every training, one record per epoch."""
-    from asmil.runs.epochs import read_epochs
-
     return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in run.layout.trainings()}
 
 
 def _truth_file(run: Run) -> Path:
     """The truth of the tiles, beside the manifest of the run."""
-    from asmil.cohort.tile_truth import TRUTH_FILE
-
     path = Path(str(run.cohort.manifest)).parent / TRUTH_FILE
     if not path.is_file():
         raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
@@ -53,8 +57,6 @@ def _truth_file(run: Run) -> Path:
 
 def measure_slides(run: Run) -> Numbers:
     """The metrics of the task on the test and validation set of every training."""
-    import numpy as np
-
     form = run.format
     by_training: Numbers = {}
     for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
@@ -85,8 +87,6 @@ def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
 
 def measure_attention(run: Run) -> Numbers:
     """Means over the recorded slides; see docs/stability.md for the columns."""
-    from asmil.evaluation.stability import read_stability
-
     columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
     by_training: Numbers = {}
     stability = read_stability(run.path)
@@ -100,11 +100,6 @@ def measure_attention(run: Run) -> Numbers:
 
 def measure_tiles(run: Run) -> Numbers:
     """Heat maps of test slides against the truth of the tiles: ranking, and masks at 0.5 of the min-max scaled map."""
-    import numpy as np
-
-    from asmil.cohort.tile_truth import read_tile_truth
-    from asmil.models.inference import infer
-
     tile_truth = read_tile_truth(_truth_file(run), ("tile", "focus"))
     tested = set(run.predictions.query("role == 'test'")["slide"].astype(str))
     by_slide = {str(slide): part for slide, part in tile_truth.groupby("slide")}
@@ -129,13 +124,6 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
 
     heat: N values of the heat map; truth: N rows with tumor and focus (the number of the focus, 0 or below: none)
     """
-    import numpy as np
-
-    from asmil.attention.measures import effective_tiles
-    from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
-    from asmil.evaluation.localization.tile_maps import dice, specificity
-    from asmil.evaluation.localization.tile_ranking import rank_tiles
-
     lesion = truth["tumor"].to_numpy(dtype=bool)
     scores = scale_scores(heat, "minmax")
     if not lesion.any():
@@ -160,8 +148,6 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
 
 def measure_froc(run: Run) -> Numbers:
     """FROC as `asmil localize` reports it, for a run of one training."""
-    from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-
     if len(run.trained) != 1:
         raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
     training = run.trained[0]
@@ -194,9 +180,6 @@ def measure_learning(run: Run) -> Numbers:
 
 def measure_bag_features(run: Run) -> Numbers:
     """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
-    from asmil.evaluation.stability import read_stability
-    from asmil.evaluation.stability.bag_features import silhouettes
-
     by_training: Numbers = {}
     for training in read_stability(run.path).trainings:
         last = len(training.record.epochs) - 1
@@ -211,8 +194,6 @@ def measure_bag_features(run: Run) -> Numbers:
 
 def measure_seconds(run: Run) -> Numbers:
     """The median duration of an epoch, and the duration of all epochs."""
-    import numpy as np
-
     return {
         training: {
             "epoch_seconds": float(np.median([record["seconds"] for record in records])),

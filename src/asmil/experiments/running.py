@@ -27,7 +27,7 @@ from asmil.experiments.plan import (
 )
 from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
-from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
+from asmil.experiments.worker import STOPPED, CohortJob, make_worker
 from asmil.files import remove_abandoned
 from asmil.settings.made_from import DoneBefore
 
@@ -146,7 +146,7 @@ def run_jobs(
         remove_abandoned(out, below=False)
     written: dict[Path, float] = {}
     try:
-        for outcome in engine.run(SweepWorker(), waiting):
+        for outcome in engine.run(make_worker, waiting):
             job = outcome.job
             if outcome.error is not None and not (job.folder / FAILURE_FILE).is_file():
                 write_failure(job, outcome.error)  # the worker died, or met a bug
@@ -165,7 +165,7 @@ def run_jobs(
 def write_cohorts(jobs: Sequence[CohortJob], engine: Engine, again: bool = False) -> None:
     """Write the synthetic cohorts that are not there yet; one with other settings is refused, or written again."""
     to_do = [replace(job, again=again) for job in jobs if not job.is_written()]
-    for outcome in engine.run(SweepWorker(), to_do):
+    for outcome in engine.run(make_worker, to_do):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 
