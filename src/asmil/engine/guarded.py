@@ -39,7 +39,8 @@ def guarded(
     engine = LocalEngine(1, concurrency=1, retries=0, note=ignore, item_timeout_s=timeout_s)
     for outcome in engine.run(partial(_worker, function), items):
         if outcome.error is None:
-            yield outcome.result
+            result: Any = outcome.result
+            yield result
         elif outcome.error == no_progress(timeout_s):
             yield AsmilError(outcome.error)
         else:

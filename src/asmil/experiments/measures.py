@@ -30,7 +30,6 @@ from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
 from asmil.evaluation.localization.tile_maps import dice, specificity
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.evaluation.stability import read_stability
-from asmil.evaluation.stability.bag_features import silhouettes
 from asmil.models.inference import infer
 from asmil.runs.epochs import read_epochs
 from asmil.runs.run import Run
@@ -180,6 +179,9 @@ def measure_learning(run: Run) -> Numbers:
 
 def measure_bag_features(run: Run) -> Numbers:
     """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
+    # draws figures as well, which machines for training may not be able to
+    from asmil.evaluation.stability.bag_features import silhouettes
+
     by_training: Numbers = {}
     for training in read_stability(run.path).trainings:
         last = len(training.record.epochs) - 1
