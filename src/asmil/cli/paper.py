@@ -100,7 +100,7 @@ def _list() -> None:
     console = results()
     rows = [[table.id, "table", table.title, ", ".join(table.datasets)] for table in tables.values()]
     rows += [[figure.id, "figure", figure.title, figure.claimed] for figure in figures.values()]
-    print_table(Table(["name", "kind", "title", "data sets, or what it is to show"], rows), console)
+    print_table(Table(["name", "kind", "title", "data sets, or what it should show"], rows), console)
     console.print(
         "run one: asmil paper NAME --synthetic --quick, or asmil paper NAME --cohort cohort.csv", markup=False
     )

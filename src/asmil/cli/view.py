@@ -22,7 +22,9 @@ def view(
     mask_value: MaskValue = None,
     cohort: Annotated[Path | None, option("Manifest; default: the one a run was trained on.")] = None,
     mpp: Mpp = None,
-    host: Annotated[str, option("Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
+    host: Annotated[
+        str, option("Address to listen on; on a network, the page opens only with the printed link.")
+    ] = "127.0.0.1",
     port: Annotated[int, option("Port, or the next free one; 0: any.", min=0, max=65535)] = 8750,
     browser: Annotated[bool, option("Open the page in a browser.", "--browser/--no-browser")] = True,
     device: Device = "auto",

@@ -59,7 +59,7 @@ class Trial:
 class TrainingJob:
     """One run folder to be trained and measured; it is sent to a worker.
 
-    deadline: seconds of the clock after which training stops at the end of an epoch, to be resumed later
+    deadline: a time of `time.time()`; after it, training stops at the end of an epoch, to be resumed later
     again: train from the start if its folder contains another run
     """
 
