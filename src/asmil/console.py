@@ -127,8 +127,5 @@ def _plain_form(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letters = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(letter) or _escape(letter) for letter in letters), error.end
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("ascii", "backslashreplace").decode("ascii")
+    plain = (_PLAIN.get(letter) or letter.encode("ascii", "backslashreplace").decode("ascii") for letter in letters)
+    return "".join(plain), error.end

@@ -60,6 +60,15 @@ def test_two_sets_and_two_methods_give_tables_and_files(asmil_here, tmp_path):
     assert "set.training.epochs: there 2, asked 3" in other.stderr
 
 
+def test_a_method_that_trains_one_at_a_time_says_why(asmil_here, tmp_path):
+    data = write_set(tmp_path / "set.npz")
+    arguments = ("classic", data, "-m", "dtfd", "-m", "mean_pooling", "--set", "training.epochs=1", "--folds", 2)
+    done = asmil_here(*arguments, "--seeds", 1, "--workers", 1, "--quiet")
+    assert done.returncode == 0, done.stderr
+    (note,) = (line for line in done.stderr.splitlines() if line.startswith("note:"))
+    assert "dtfd" in note
+
+
 def test_a_leaked_label_stops_the_run_until_it_is_taken_out(asmil_here, tmp_path):
     path = write_set(tmp_path / "leaky.npz", leak=True)
     arguments = ("classic", path, "-m", "mi_svm", "--folds", 2, "--seeds", 1, "--workers", 1, "--quiet")

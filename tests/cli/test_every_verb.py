@@ -20,7 +20,6 @@ from patience import PATIENCE_S
 
 COMMAND = typer.main.get_command(app)
 NAMES = sorted(COMMAND.commands)
-FUNCTIONS = {verb.__name__.replace("_", "-"): verb for verbs in VERBS.values() for verb in verbs}
 WIDTHS = (80, 200)
 
 
@@ -57,7 +56,7 @@ def test_flags_show_no_type(name, monkeypatch):
 
 def example_of(name: str) -> str:
     """The command that the help of a verb shows."""
-    paragraphs = (inspect.getdoc(FUNCTIONS[name]) or "").split("\n\n")
+    paragraphs = (inspect.getdoc(inspect.unwrap(COMMAND.commands[name].callback)) or "").split("\n\n")
     (example,) = [text.removeprefix("Example: ") for text in paragraphs if text.startswith("Example: ")]
     return " ".join(example.split())
 
@@ -92,7 +91,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(name, asmil_here):
 def test_the_list_of_verbs_begins_with_where_to_start(monkeypatch):
     shown = help_of("", "-h", 80, monkeypatch)
     assert shown.index("Start here") < min(shown.index(group) for group in VERBS if group != "Start here")
-    assert set(FUNCTIONS) == set(NAMES)
+    assert {verb.replace("_", "-") for verbs in VERBS.values() for verb in verbs} == set(NAMES)
 
 
 def run(*words: object, **environment: str) -> subprocess.CompletedProcess[bytes]:

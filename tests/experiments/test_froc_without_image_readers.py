@@ -22,10 +22,10 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from asmil.engine import InlineEngine
-from asmil.experiments.running import sweep_folder
+from asmil.experiments.running import SweepFolder
 from asmil.experiments.settings import read_sweep
 
-folder = sweep_folder(read_sweep(Path(sys.argv[1])), Path(sys.argv[2]), on_gpu=False)
+folder = SweepFolder(read_sweep(Path(sys.argv[1])), Path(sys.argv[2]), on_gpu=False)
 print(json.dumps([[end.status, end.error] for end in folder.run(InlineEngine())]))
 """
 

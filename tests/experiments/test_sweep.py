@@ -16,7 +16,7 @@ from asmil.errors import AsmilError
 from asmil.experiments.agreement import agreement_table
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import grid_points, random_points
-from asmil.experiments.running import sweep_folder, trains_fused
+from asmil.experiments.running import SweepFolder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
 from asmil.experiments.store import results_table, summary_sentence, summary_table
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
@@ -39,7 +39,7 @@ def plan(tmp_path, name="sweep.yaml", **changes):
 
 
 def run(path, out):
-    folder = sweep_folder(read_sweep(path), out, on_gpu=False)
+    folder = SweepFolder(read_sweep(path), out, on_gpu=False)
     return [(end.job.trial.variant, end.job.seeds, end.status) for end in folder.run(InlineEngine())]
 
 
@@ -108,7 +108,7 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path):
 
 def test_a_time_limit_begins_no_training(tmp_path):
     path, out = plan(tmp_path), tmp_path / "out"
-    folder = sweep_folder(read_sweep(path), out, on_gpu=False)
+    folder = SweepFolder(read_sweep(path), out, on_gpu=False)
     assert {end.status for end in folder.run(InlineEngine(), seconds=0.0)} == {"stopped"}
     assert {status for *_, status in run(path, out)} == {"done"}
 
@@ -235,13 +235,13 @@ def test_seeds_are_grouped_where_fused_kernels_train_them(tmp_path):
             seeds=2,
         )
     )
-    folder = sweep_folder(config, tmp_path / "out", on_gpu=True)
+    folder = SweepFolder(config, tmp_path / "out", on_gpu=True)
     assert [(job.trial.variant, job.seeds) for job in folder.fixed_jobs()] == [
         ("asmil", (0, 1)),
         ("abmil", (0,)),
         ("abmil", (1,)),
     ]
-    jobs = sweep_folder(config, tmp_path / "out", on_gpu=False).fixed_jobs()
+    jobs = SweepFolder(config, tmp_path / "out", on_gpu=False).fixed_jobs()
     assert [trains_fused(config.cohorts["toy"], job.trial) for job in jobs[:2]] == [True, False]
 
 

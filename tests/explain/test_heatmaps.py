@@ -24,12 +24,13 @@ from PIL import Image
 import asmil
 from asmil.cohort.features import Provenance, write_features
 from asmil.evaluation.run_alarms import alarms_of_run
-from asmil.explain.asked_slides import SlidePlaces, asked_slides
+from asmil.explain.asked_slides import asked_slides
 from asmil.explain.canvas import ALARM_INK, PICTURE_BOXES, boxes_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.export.bundle import write_bundle
 from asmil.runs.attention_file import read_attention
+from asmil.runs.cohort import RunCohort
 from asmil.runs.run import Run
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
@@ -388,20 +389,20 @@ def test_mistakes_are_told(lab, tmp_path, asmil_here):
 
 
 def test_slides_are_found_by_many_words(lab):
-    places = SlidePlaces(lab / "cohort.csv")
+    cohort = RunCohort(lab / "cohort.csv")
     for word in ("s6", str(lab / "features" / "s6.h5"), str(lab / "slides" / "s6.tif")):
-        (found,) = asked_slides([word], places)
+        (found,) = asked_slides([word], cohort)
         assert found.name == "s6"
         assert found.slide is not None
         assert found.image == lab / "slides" / "s6.tif"
-    assert len(asked_slides([str(lab / "features")], places)) == 8
-    assert len(asked_slides([str(lab / "cohort.csv")], places)) == 8
-    assert asked_slides(["s7"], places)[0].image is None
-    elsewhere = SlidePlaces(lab / "cohort.csv", lab / "features" / "s3.h5")
-    assert asked_slides([str(lab / "slides" / "s3.tif")], elsewhere)[0].slide is not None
-    assert asked_slides([], elsewhere, ["s6"])[0].slide is None
+    assert len(asked_slides([str(lab / "features")], cohort)) == 8
+    assert len(asked_slides([str(lab / "cohort.csv")], cohort)) == 8
+    assert asked_slides(["s7"], cohort)[0].image is None
+    elsewhere = lab / "features" / "s3.h5"
+    assert asked_slides([str(lab / "slides" / "s3.tif")], cohort, elsewhere)[0].slide is not None
+    assert asked_slides([], cohort, elsewhere, of_role=["s6"])[0].slide is None
     with pytest.raises(asmil.AsmilError, match="features"):
-        asked_slides([str(lab / "slides" / "s6.tif")], SlidePlaces())
+        asked_slides([str(lab / "slides" / "s6.tif")], RunCohort(None))
 
 
 def test_slides_are_explained_by_models_that_did_not_see_them(lab):
@@ -409,7 +410,7 @@ def test_slides_are_explained_by_models_that_did_not_see_them(lab):
     assert not explainer.run.saw("s6")
     assert explainer.run.saw("s0")
     assert explainer.kinds[0] == "attention"
-    (asked,) = asked_slides(["s6"], SlidePlaces(lab / "cohort.csv"))
+    (asked,) = asked_slides(["s6"], RunCohort(lab / "cohort.csv"))
     bag, _ = explainer.run.bag(asked.slide)
     found = explainer.explain(bag, "leave_one_out")
     assert found.n_models == 2

@@ -120,11 +120,10 @@ def test_a_bundle_without_its_list_or_of_a_later_version_is_recognized(bundle, t
 
 
 def test_verbs_that_need_single_slides_recognize_a_bundle(bundle, cohort, tmp_path):
-    from asmil.api.heatmaps import HeatmapRequest
+    from asmil.api.heatmaps import find_slides
     from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
     from asmil.evaluation.stability.analysis import read_stability
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
-    from asmil.explain.settings import HeatmapSettings
     from asmil.runs.run import read_run
 
     faithfulness = partial(faithfulness_run, settings=FaithfulnessSettings())
@@ -133,10 +132,10 @@ def test_verbs_that_need_single_slides_recognize_a_bundle(bundle, cohort, tmp_pa
         with pytest.raises(asmil.AsmilError, match="bundle"):
             read(bundle)
     with pytest.raises(asmil.AsmilError, match="bundle"):
-        HeatmapRequest([bundle], [], tmp_path, HeatmapSettings()).find_slides()
+        find_slides([bundle], [])
     features = cohort.slides[0].source.path
-    (found,) = HeatmapRequest([bundle], [str(features)], tmp_path, HeatmapSettings()).find_slides()
-    assert found.name == cohort.slides[0].slide
+    (slide,) = find_slides([bundle], [str(features)])
+    assert slide.name == cohort.slides[0].slide
 
 
 def test_a_folder_is_no_name_of_an_exported_file(run, tmp_path):

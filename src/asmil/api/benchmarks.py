@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asmil.api.inputs import PathLike, as_path, names, tree, warn_of_kept
+from asmil.api.inputs import PathLike, as_path, names, tree, warn
 from asmil.console import messages, progress_bar
 from asmil.errors import AsmilError, did_you_mean
 
@@ -48,15 +48,15 @@ def sweep(
     The result has one entry per training: done, stopped by the time limit, or failed with an `error`.
     """
     from asmil.experiments.agreement import write_agreement
-    from asmil.experiments.running import TrainingMachine, sweep_folder
+    from asmil.experiments.running import SweepFolder, TrainingMachine
     from asmil.experiments.settings import read_sweep
     from asmil.settings.made_from import DoneBefore
 
     config, out = read_sweep(Path(plan)), Path(out)
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
     done = DoneBefore(again)
-    ends = _follow(sweep_folder(config, out, on_gpu).run(chosen, seconds, done), progress)
-    warn_of_kept(done)
+    ends = _follow(SweepFolder(config, out, on_gpu).run(chosen, seconds, done), progress)
+    warn(*done.notes)
     if "attention" in config.measures:
         write_agreement(out)
     return ends
@@ -74,10 +74,15 @@ def _follow(ends: Iterable[JobEnd], progress: bool) -> list[JobEnd]:
 
 @dataclass(frozen=True)
 class ClassicBenchmark:
-    """The result of a benchmark: the content of `classic.json` (None if nothing could be trained), and what failed."""
+    """The result of a benchmark.
+
+    report: the content of `classic.json`; None if nothing could be trained
+    notes: why the trainings of a method ran one at a time, which takes longer
+    """
 
     report: dict[str, Any] | None
     failures: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def classic_benchmark(
@@ -145,7 +150,7 @@ def classic_benchmark(
     except KeyboardInterrupt:
         what = "nothing was saved, since --out was not given" if out is None else "run the same command again to resume"
         raise KeyboardInterrupt(f"interrupted; {what}") from None
-    warn_of_kept(before)
+    warn(*before.notes)
     failures = (*unreadable, *(f"{ended.name}: {ended.error}" for ended in done if ended.error is not None))
     results = _in_order(done, jobs)
     if not results:
@@ -162,7 +167,9 @@ def classic_benchmark(
         write_json(out / "classic.json", report)
         write_text(out / "classic.csv", csv_table(report))
         write_text(out / "classic.md", markdown_report(report))
-    return ClassicBenchmark(report, failures)
+    alone = {result["name"]: result["one_at_a_time"] for result in results if "one_at_a_time" in result}
+    notes = (f"{name} was trained one fold at a time, which takes longer: {reason}" for name, reason in alone.items())
+    return ClassicBenchmark(report, failures, tuple(notes))
 
 
 def _classic_engine(workers: int | None) -> Engine:
@@ -242,7 +249,7 @@ def paper_table(
     """
     from asmil.experiments.running import TrainingMachine
     from asmil.paper.counted import write_counted
-    from asmil.paper.figures import write_figures
+    from asmil.paper.figures import write_paper_figures
     from asmil.paper.recipes import COUNTED, recipe
     from asmil.paper.report import write_paper
     from asmil.paper.running import PaperRun
@@ -273,9 +280,9 @@ def paper_table(
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, gpus=gpus).prepare()
     done = DoneBefore(again)
     ends = _follow(run.run(chosen, on_gpu, seconds, done), progress)
-    warn_of_kept(done)
+    warn(*done.notes)
     write_paper(run, run.results())
-    write_figures(run)
+    write_paper_figures(run)
     return PaperTable(folder, run, tuple(ends))
 
 

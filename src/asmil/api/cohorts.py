@@ -81,7 +81,7 @@ def plan(
     import os
 
     from asmil.cohort.consistency import refuse_mixed
-    from asmil.cohort.inspection import inspect_slides
+    from asmil.cohort.inspection import headers_of
     from asmil.cohort.manifest import load_cohort
     from asmil.files import write_text
     from asmil.training.planning import plan_text, plan_training
@@ -90,11 +90,7 @@ def plan(
     if out.exists() and not force:
         raise AsmilError(f"{out} exists; give another --out, or --force to replace it")
     read = load_cohort(cohort, features, task, columns)
-    infos = []
-    for _, info in inspect_slides(read.slides, item_timeout_s=item_timeout):
-        if isinstance(info, AsmilError):
-            raise info
-        infos.append(info)
+    infos = headers_of(read.slides, item_timeout)
     refuse_mixed(infos)
     planned = plan_training(read, infos, task, time_unit)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +14,12 @@ from asmil.api.inputs import (
     names,
     run_paths,
     slide_engine,
+    warn,
     warn_of_changed_labels,
-    warn_of_kept,
 )
 from asmil.console import progress_bar
 from asmil.errors import AsmilError
-from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
+from asmil.explain.asked_slides import AskedSlide, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.runs.cohort import RunCohort
@@ -27,73 +27,6 @@ from asmil.runs.run import Run
 from asmil.settings.config import parse_settings
 from asmil.settings.made_from import DoneBefore
 from asmil.slides.annotations import find_annotations
-
-
-@dataclass(frozen=True)
-class HeatmapRequest:
-    """What is to be drawn.
-
-    runs: run folders; slides: names, files or folders of slides; none: those of the run that have the role
-    images, features: where slide images and features are; default: as the manifest of the first run says
-    scores: a file or folder of values to draw instead of a run's
-    annotations: a file or folder of outlines or masks; mask_value: that of tumor in masks with several values
-    method: confirms the run's method where it is code of the user's
-    """
-
-    runs: Sequence[Path]
-    slides: Sequence[str]
-    out: Path
-    settings: HeatmapSettings
-    images: Path | None = None
-    features: Path | None = None
-    scores: Path | None = None
-    annotations: Path | None = None
-    role: str = "test"
-    mpp: float | None = None
-    device: str = "auto"
-    method: str | None = None
-    mask_value: int | None = None
-
-    def find_slides(self) -> list[AskedSlide]:
-        """The slides that are meant."""
-        if not self.runs and self.scores is None:
-            named = f" (not one: {self.slides[0]})" if self.slides else ""
-            raise AsmilError(
-                f"no run folder is named{named}; give the --out folder of `asmil train`, or values with --scores"
-            )
-        trained_on = Run(self.runs[0]).cohort if self.runs else RunCohort(None)
-        folders = SlidePlaces.of_run(trained_on, self.features, self.images)
-        slides = asked_slides(self.slides, folders, self._of_role(), needs_features=self.scores is None)
-        if self.scores is not None and self.scores.is_file() and len(slides) > 1:
-            raise AsmilError(
-                f"{self.scores}: a file of scores belongs to one slide, but {len(slides)} are named; give a folder"
-            )
-        return slides if self.mpp is None else [replace(slide, mpp=self.mpp) for slide in slides]
-
-    def _of_role(self) -> list[str]:
-        if not self.runs:
-            return []
-        run = Run(self.runs[0])
-        if run.is_bundle and not self.slides:
-            raise AsmilError(f"{run.path} is a bundle, which lists no slides; name those to draw after it")
-        return run.slides_of_role(self.role)
-
-    def plan(self, slides: Sequence[AskedSlide], alarms: tuple[str, ...]) -> HeatmapPlan:
-        """What the workers need to draw these slides."""
-        outlines = None
-        if self.annotations is not None:
-            files = find_annotations(self.annotations, [slide.name for slide in slides]).by_slide
-            outlines = SlideOutlines(files, self.annotations.absolute(), self.mask_value)
-        return HeatmapPlan(
-            self.out.absolute(),
-            self.settings,
-            tuple(run.resolve() for run in self.runs),
-            None if self.scores is None else self.scores.absolute(),
-            outlines,
-            self.device,
-            self.method,
-            alarms,
-        )
 
 
 def heatmap(
@@ -141,27 +74,54 @@ def heatmap(
     from asmil.evaluation.run_alarms import alarm_findings
 
     asked = {**settings, "kinds": names(kind)} if kind else settings
-    request = HeatmapRequest(
-        run_paths(runs),
-        [str(slide) for slide in ([slides] if isinstance(slides, Path | str) else slides)],
-        Path(out),
-        parse_settings(HeatmapSettings, asked),
-        as_path(images),
-        as_path(features),
-        as_path(scores),
-        as_path(annotations),
-        role,
-        mpp,
+    drawing, paths, values = parse_settings(HeatmapSettings, asked), run_paths(runs), as_path(scores)
+    named = [str(slide) for slide in ([slides] if isinstance(slides, Path | str) else slides)]
+    drawn = find_slides(paths, named, values, role, as_path(features), as_path(images))
+    if mpp is not None:
+        drawn = [replace(slide, mpp=mpp) for slide in drawn]
+    plan = HeatmapPlan(
+        Path(out).absolute(),
+        drawing,
+        tuple(path.resolve() for path in paths),
+        None if values is None else values.absolute(),
+        None if annotations is None else _outlines(Path(annotations), drawn, mask_value),
         device,
         method,
-        mask_value,
+        alarm_findings(paths),
     )
-    drawn_slides = request.find_slides()
-    plan = request.plan(drawn_slides, alarm_findings(request.runs))
     done = DoneBefore(again)
     with progress_bar("slides", not progress) as show:
-        where = slide_engine(engine, address, workers, device, item_timeout, len(drawn_slides))
-        result = draw_heatmaps(drawn_slides, plan, where, show, done)
-    warn_of_kept(done)
-    warn_of_changed_labels(request.runs)
+        where = slide_engine(engine, address, workers, device, item_timeout, len(drawn))
+        result = draw_heatmaps(drawn, plan, where, show, done)
+    warn(*done.notes)
+    warn_of_changed_labels(paths)
     return result
+
+
+def find_slides(
+    runs: Sequence[Path],
+    named: Sequence[str],
+    scores: Path | None = None,
+    role: str = "test",
+    features: Path | None = None,
+    images: Path | None = None,
+) -> list[AskedSlide]:
+    """The slides that are meant: those that are named or, if none is, those of the first run that have the role."""
+    if not runs and scores is None:
+        first = f" (not one: {named[0]})" if named else ""
+        raise AsmilError(
+            f"no run folder is named{first}; give the --out folder of `asmil train`, or values with --scores"
+        )
+    run = Run(runs[0]) if runs else None
+    if run is not None and run.is_bundle and not named:
+        raise AsmilError(f"{run.path} is a bundle, which lists no slides; name those to draw after it")
+    trained_on, of_role = (RunCohort(None), []) if run is None else (run.cohort, run.slides_of_role(role))
+    slides = asked_slides(named, trained_on, features, images, of_role, needs_features=scores is None)
+    if scores is not None and scores.is_file() and len(slides) > 1:
+        raise AsmilError(f"{scores}: a file of scores belongs to one slide, but {len(slides)} are named; give a folder")
+    return slides
+
+
+def _outlines(annotations: Path, slides: Sequence[AskedSlide], mask_value: int | None) -> SlideOutlines:
+    files = find_annotations(annotations, [slide.name for slide in slides]).by_slide
+    return SlideOutlines(files, annotations.absolute(), mask_value)

@@ -12,7 +12,6 @@ from asmil.errors import AsmilWarning
 
 if TYPE_CHECKING:
     from asmil.engine.jobs import Engine
-    from asmil.settings.made_from import DoneBefore
 
 PathLike = Path | str
 
@@ -61,12 +60,9 @@ def names(words: str | Iterable[str]) -> tuple[str, ...]:
 
 def tree(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Settings by their dotted names, e.g. {"training.epochs": 30}, as sections."""
-    from asmil.settings.config import merge, nested
+    from asmil.settings.config import assign
 
-    sections: dict[str, Any] = {}
-    for name, value in (settings or {}).items():
-        sections = merge(sections, nested(name, value))
-    return sections
+    return assign({}, settings or {})
 
 
 def slide_engine(
@@ -88,11 +84,6 @@ def warn(*messages: str) -> None:
         level, frame = level + 1, frame.f_back
     for message in messages:
         warnings.warn(message, AsmilWarning, stacklevel=level)
-
-
-def warn_of_kept(done: DoneBefore) -> None:
-    """Warn of kept results of other versions of asmil."""
-    warn(*done.notes)
 
 
 def warn_of_changed_labels(runs: Iterable[Path]) -> None:

@@ -15,8 +15,8 @@ from asmil.api.inputs import (
     run_path,
     run_paths,
     slide_engine,
+    warn,
     warn_of_changed_labels,
-    warn_of_kept,
 )
 from asmil.console import progress_bar
 
@@ -177,7 +177,7 @@ def faithfulness(
             keep=folder / "slides",
             done_before=done,
         )
-    warn_of_kept(done)
+    warn(*done.notes)
     result = replace(result, alarms=tuple(alarm.short for alarm in alarms_of_run(path)))
     write_faithfulness(result, folder)
     return result

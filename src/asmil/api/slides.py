@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asmil.api.inputs import PathLike, tree, warn_of_kept
+from asmil.api.inputs import PathLike, tree, warn
 from asmil.console import progress_bar
 from asmil.errors import AsmilError
 
@@ -57,7 +57,7 @@ def tissue(
     engine = survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout)
     with progress_bar("slides", not progress) as show:
         result = survey_slides(files, SurveyFolder(Path(out)), config, engine, show, done)
-    warn_of_kept(done)
+    warn(*done.notes)
     return result
 
 
@@ -144,7 +144,7 @@ def extract(
     plan = WorkerPlan(config, identify(config.encoder, file), file, worker_precision, batch_size, readers)
     done = DoneBefore(again)
     results = shown.follow(extract_slides(files, Path(out), plan, runner, pictures, done))
-    warn_of_kept(done)
+    warn(*done.notes)
     return results
 
 
@@ -200,5 +200,5 @@ def encode_slides(
         for encoded in encode(slides, Path(out), encoder, runner, done):
             results.append(encoded)
             show(len(results), len(slides))
-    warn_of_kept(done)
+    warn(*done.notes)
     return results

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from asmil.cli.options import Features, Json, call, out_option, raise_failures
+from asmil.cli.options import Features, Json, argument, call, option, out_option, raise_failures
 
 if TYPE_CHECKING:
     from asmil.attention.affine import CohortDependence, Form, Share
@@ -18,10 +16,10 @@ TITLES = {"plain": "bag feature", "softmax": "its softmax"}
 
 
 def affine(
-    cohort: Annotated[Path, typer.Argument(help="The manifest; labels are not needed.")],
+    cohort: Annotated[Path, argument("The manifest; labels are not needed.")],
     features: Features = None,
     deduplicate: Annotated[
-        bool, typer.Option("--deduplicate", help="Also count without duplicate tiles; reads all features.")
+        bool, option("Also count without duplicate tiles; reads all features.", "--deduplicate")
     ] = False,
     as_json: Json = False,
     out: Annotated[Path | None, out_option("CSV file to write, one row per slide.")] = None,

@@ -1,4 +1,4 @@
-"""`asmil check`: every problem of a cohort at once, before training."""
+"""`asmil check`: all problems of a cohort, before training."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Columns, Features, ItemTimeout, Json, TaskName, call
+from asmil.cli.options import Columns, Features, ItemTimeout, Json, TaskName, argument, call, option
 
 if TYPE_CHECKING:
     from asmil.cohort.check import CheckReport
 
 
 def check(
-    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV, Excel or Parquet), or a run folder.")],
+    cohort: Annotated[Path, argument("The manifest (CSV, Excel or Parquet), or a run folder.")],
     features: Features = None,
-    folds: Annotated[
-        int | None, typer.Option(help="Also check whether the cohort can be split into this many folds.")
-    ] = None,
+    folds: Annotated[int | None, option("Also check whether the cohort can be split into this many folds.")] = None,
     task: TaskName = "classification",
     columns: Columns = None,
     every: Annotated[
-        bool, typer.Option("--list", help="One line per problem. Default: slides with the same problem share a line.")
+        bool, option("One line per problem. Default: slides with the same problem share a line.", "--list")
     ] = False,
     as_json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
+    quick: Annotated[bool, option("Read only the headers of the feature files.", "--quick")] = False,
     item_timeout: ItemTimeout = None,
 ) -> None:
     """Check a cohort before training, or the files of a run: all problems at once.

@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import Json
+from asmil.cli.options import Json, argument, option
 
 
 def claims(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Claims to list. Default: all.")
-    ] = None,
+    names: Annotated[list[str] | None, argument("Claims to list. Default: all.", metavar="[CLAIM]...")] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="Folder of `asmil paper` results to use instead of those that come with asmil.")
+        Path | None, option("Folder of `asmil paper` results to use instead of those that come with asmil.")
     ] = None,
-    verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. supported.")] = None,
+    verdict: Annotated[str | None, option("Only claims with this verdict, e.g. supported.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the claims of the ASMIL paper with a verdict: supported, not supported, undecided or not testable here.

@@ -7,38 +7,35 @@ from typing import Annotated, Any
 
 import typer
 
-from asmil.cli.options import Again, Json, Processes, Quiet, SettingsOption, call, out_option
+from asmil.cli.options import Again, Json, Processes, Quiet, SettingsOption, argument, call, option, out_option
 
 
 def classic(
     data: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DATA...", help="Benchmark sets, or folders of them: .npz, .mat, UCI text, .csv, SVM-light."
-        ),
+        argument("Benchmark sets, or folders of them: .npz, .mat, UCI text, .csv, SVM-light.", metavar="DATA..."),
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A method, mi_svm or bag_forest; may be repeated. Default: the usual eleven.",
             "--method",
             "-m",
             metavar="NAME",
-            help="A method, mi_svm or bag_forest; may be repeated. Default: the usual eleven.",
         ),
     ] = None,
     preset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="paper (default), recommended, ...; may be repeated, one row each."),
+        list[str] | None, option("paper (default), recommended, ...; may be repeated, one row each.", metavar="NAME")
     ] = None,
     settings: SettingsOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with seeds SEED, SEED + 1, ...")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="First seed: of folds, initial weights and order of bags.")] = 0,
-    folds: Annotated[int, typer.Option(min=2, help="Folds per repetition.")] = 10,
+    seeds: Annotated[int, option("Repetitions, with seeds SEED, SEED + 1, ...", min=1)] = 5,
+    seed: Annotated[int, option("First seed: of folds, initial weights and order of bags.", min=0)] = 0,
+    folds: Annotated[int, option("Folds per repetition.", min=2)] = 10,
     optimistic: Annotated[
-        bool, typer.Option("--optimistic", help="Also show the best test epoch: an upper bound, not a result.")
+        bool, option("Also show the best test epoch: an upper bound, not a result.", "--optimistic")
     ] = False,
     drop_last_column: Annotated[
-        bool, typer.Option("--drop-last-column", help="Leave out the last feature of every set, where it is the label.")
+        bool, option("Leave out the last feature of every set, where it is the label.", "--drop-last-column")
     ] = False,
     out: Annotated[
         Path | None, out_option("Folder for the results; an interrupted benchmark in it is resumed.")
@@ -64,6 +61,8 @@ def classic(
         print_json(result.report)
     elif result.report is not None:
         _print(result.report, out)
+    for note in result.notes:
+        typer.echo(f"note: {note}", err=True)
     for failure in result.failures:
         typer.echo(f"failed: {failure}", err=True)
     if result.failures:

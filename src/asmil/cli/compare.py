@@ -7,16 +7,24 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import BootstrapSeed, EvaluatedRole, Json, Resamples, UnitName, call, out_option
+from asmil.cli.options import (
+    BootstrapSeed,
+    EvaluatedRole,
+    Json,
+    Resamples,
+    UnitName,
+    argument,
+    call,
+    option,
+    out_option,
+)
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that `asmil train` wrote.")],
+    runs: Annotated[list[Path], argument("Folders that `asmil train` wrote.", metavar="RUN RUN...")],
     role: EvaluatedRole = "test",
-    reference: Annotated[
-        Path | None, typer.Option(help="The run that the others are compared with. Default: the first.")
-    ] = None,
-    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of runs.")] = False,
+    reference: Annotated[Path | None, option("The run that the others are compared with. Default: the first.")] = None,
+    all_pairs: Annotated[bool, option("Compare every pair of runs.", "--all-pairs")] = False,
     unit: UnitName = "slide",
     out: Annotated[Path | None, out_option("Folder for the page and tables. Default: only print.")] = None,
     resamples: Resamples = 2000,

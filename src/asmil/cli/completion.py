@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from asmil.cli.options import argument
+
 COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
 """Set by the printed scripts when a shell asks for completions."""
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument("bash, zsh or fish.")],
 ) -> None:
     """Print a script that lets your shell complete verbs and options when you press Tab.
 

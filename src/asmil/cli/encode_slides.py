@@ -7,42 +7,27 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Cpus,
-    Device,
-    EngineName,
-    Gpus,
-    Quiet,
-    SlideTimeout,
-    call,
-    done_line,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
+from asmil.cli.options import argument, option
 
 
 def encode_slides(
-    features: Annotated[Path, typer.Argument(metavar="FEATURES", help="A folder of feature files, or a pack.")],
+    features: Annotated[Path, argument("A folder of feature files, or a pack.", metavar="FEATURES")],
     encoder: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.PY:CALLABLE", help="The slide encoder, or module:callable; see docs/slide_encoders.md."
-        ),
+        str, option("The slide encoder, or module:callable; see docs/slide_encoders.md.", metavar="FILE.PY:CALLABLE")
     ],
-    out: Annotated[Path, out_option("Folder for the vectors, one file per slide.")],
-    engine: EngineName = "local",
-    address: Address = None,
+    out: Annotated[Path, options.out_option("Folder for the vectors, one file per slide.")],
+    engine: options.EngineName = "local",
+    address: options.Address = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Number of processes; 0: only this one. Default: one per GPU, or one.")
+        int | None, option("Number of processes; 0: only this one. Default: one per GPU, or one.", min=0)
     ] = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    device: Device = "auto",
-    item_timeout: SlideTimeout = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    cpus: options.Cpus = 1,
+    gpus: options.Gpus = 0,
+    device: options.Device = "auto",
+    item_timeout: options.SlideTimeout = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Encode slides: one vector per slide from the features of its tiles, with your own slide encoder.
 
@@ -54,9 +39,9 @@ def encode_slides(
     given = locals()
     from asmil.api import slides
 
-    results = call(slides.encode_slides, given)
+    results = options.call(slides.encode_slides, given)
     fresh = [done for done in results if done.width is not None]
     width = f", {fresh[0].width} wide" if fresh else ""
-    typer.echo(done_line(results, len(fresh), f"encoded{width}", out))
+    typer.echo(options.done_line(results, len(fresh), f"encoded{width}", out))
     failures = [done.error for done in results if done.error is not None]
-    raise_failures(failures, len(results), "slides were not encoded")
+    options.raise_failures(failures, len(results), "slides were not encoded")

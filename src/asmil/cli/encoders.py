@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from asmil.cli.options import argument
 
 if TYPE_CHECKING:
     from asmil.slides.encoders.base import EncoderEntry
@@ -15,7 +15,7 @@ WIDE = 110
 
 def encoders(
     name: Annotated[
-        str | None, typer.Argument(help="An encoder to explain, or your own: file.py:callable or module:callable.")
+        str | None, argument("An encoder to explain, or your own: file.py:callable or module:callable.")
     ] = None,
 ) -> None:
     """List the encoders and whether their weights are installed, or explain one.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from asmil.cli.options import BootstrapSeed, EvaluatedRole, Json, Resamples, RunFolders, UnitName, out_option
+from asmil.cli.options import BootstrapSeed, EvaluatedRole, Json, Resamples, RunFolders, UnitName, option, out_option
 
 
 def evaluate(
@@ -19,10 +17,10 @@ def evaluate(
     unit: UnitName = "slide",
     threshold: Annotated[
         str | None,
-        typer.Option(
-            metavar="RULE",
-            help="For two classes: predict at a threshold chosen on validation slides by youden, f1, "
+        option(
+            "For two classes: predict at a threshold chosen on validation slides by youden, f1, "
             "sensitivity:0.95 or specificity:0.95. Default: predict the most probable class.",
+            metavar="RULE",
         ),
     ] = None,
     as_json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from asmil.cli.options import OwnMethod, RunFolder, call, out_option
+from asmil.cli.options import OwnMethod, RunFolder, call, option, out_option
 
 
 def export(
@@ -15,7 +15,7 @@ def export(
     out: Annotated[Path, out_option("The folder (bundle) or file (onnx, torch) to write.")],
     format: Annotated[
         Literal["bundle", "onnx", "torch"],
-        typer.Option(help="bundle: a folder for `asmil predict`; onnx and torch: one file for other programs."),
+        option("bundle: a folder for `asmil predict`; onnx and torch: one file for other programs."),
     ] = "bundle",
     method: OwnMethod = None,
 ) -> None:

@@ -7,65 +7,44 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Cpus,
-    Device,
-    EngineName,
-    Gpus,
-    Mpp,
-    Quiet,
-    SettingsOption,
-    SlideTimeout,
-    Workers,
-    call,
-    done_line,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
+from asmil.cli.options import argument, option
 
 
 def extract(
-    slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table of slides.")],
-    out: Annotated[Path, out_option("Folder for the feature files.")],
+    slides: Annotated[Path, argument("A folder of slides, one slide, or a table of slides.")],
+    out: Annotated[Path, options.out_option("Folder for the feature files.")],
     encoder: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own: file.py:callable or module:callable."),
+        str, option("One of `asmil encoders`, or your own: file.py:callable or module:callable.", metavar="NAME")
     ] = "efficientnet_lite0",
-    weights: Annotated[Path | None, typer.Option(help="File with the encoder's weights.")] = None,
-    tile_um: Annotated[float | None, typer.Option(help="Side of a tile in microns. Default: the encoder's.")] = None,
-    tile_px: Annotated[int | None, typer.Option(help="Side of a tile in pixels. Default: the encoder's.")] = None,
-    magnification: Annotated[float | None, typer.Option(help="Instead of --tile-um, e.g. 20 for 0.5 um/px.")] = None,
-    overlap: Annotated[
-        float | None, typer.Option(help="Overlap of neighboring tiles, as a share of their side.")
-    ] = None,
-    min_tissue: Annotated[float | None, typer.Option(help="Smallest share of tissue in a tile.")] = None,
-    mpp: Mpp = None,
+    weights: Annotated[Path | None, option("File with the encoder's weights.")] = None,
+    tile_um: Annotated[float | None, option("Side of a tile in microns. Default: the encoder's.")] = None,
+    tile_px: Annotated[int | None, option("Side of a tile in pixels. Default: the encoder's.")] = None,
+    magnification: Annotated[float | None, option("Instead of --tile-um, e.g. 20 for 0.5 um/px.")] = None,
+    overlap: Annotated[float | None, option("Overlap of neighboring tiles, as a share of their side.")] = None,
+    min_tissue: Annotated[float | None, option("Smallest share of tissue in a tile.")] = None,
+    mpp: options.Mpp = None,
     tissue: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="How tissue is found: auto, clam, or none (the whole slide).")
+        str | None, option("How tissue is found: auto, clam, or none (the whole slide).", metavar="METHOD")
     ] = None,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="A preset of CLAM; implies --tissue clam.")] = None,
-    lowres: Annotated[float | None, typer.Option(help="Also store tiles at this magnification, e.g. 1.25.")] = None,
-    settings: SettingsOption = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    device: Device = "auto",
-    precision: Annotated[str, typer.Option(metavar="TYPE", help="auto (bf16 on a GPU), float32 or bf16.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles per batch. Default: 16, on a GPU 256.")] = None,
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only part I of N, for job arrays, e.g. 3/16.")
-    ] = None,
+    preset: Annotated[str | None, option("A preset of CLAM; implies --tissue clam.", metavar="NAME")] = None,
+    lowres: Annotated[float | None, option("Also store tiles at this magnification, e.g. 1.25.")] = None,
+    settings: options.SettingsOption = None,
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    cpus: options.Cpus = 1,
+    gpus: options.Gpus = 0,
+    device: options.Device = "auto",
+    precision: Annotated[str, option("auto (bf16 on a GPU), float32 or bf16.", metavar="TYPE")] = "auto",
+    batch_size: Annotated[int | None, option("Tiles per batch. Default: 16, on a GPU 256.", min=1)] = None,
+    shard: Annotated[str | None, option("Only part I of N, for job arrays, e.g. 3/16.", metavar="I/N")] = None,
     pictures: Annotated[
-        bool,
-        typer.Option("--qc/--no-qc", help="Whether to draw every slide with its tiles into OUT/qc. [default: yes]"),
+        bool, option("Whether to draw every slide with its tiles into OUT/qc. [default: yes]", "--qc/--no-qc")
     ] = True,
-    item_timeout: SlideTimeout = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    item_timeout: options.SlideTimeout = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
@@ -77,12 +56,12 @@ def extract(
     given = locals()
     from asmil.api import slides as functions
 
-    results = call(functions.extract, given)
+    results = options.call(functions.extract, given)
     reports = {done.slide: done.report for done in results if done.report is not None}
     tiles = sum(report.n_tiles for report in reports.values())
-    typer.echo(done_line(results, len(reports), f"extracted, {tiles:,} tiles", out))
+    typer.echo(options.done_line(results, len(reports), f"extracted, {tiles:,} tiles", out))
     for slide, report in reports.items():
         for note in report.notes:
             typer.echo(f"note: {slide}: {note}", err=True)
     failures = [done.error for done in results if done.error is not None]
-    raise_failures(failures, len(results), "slides could not be extracted")
+    options.raise_failures(failures, len(results), "slides could not be extracted")

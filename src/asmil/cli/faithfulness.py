@@ -5,54 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import (
-    Address,
-    Again,
-    Annotations,
-    BootstrapSeed,
-    ClassName,
-    Device,
-    EngineName,
-    Features,
-    Json,
-    MapKinds,
-    OwnMethod,
-    Quiet,
-    Resamples,
-    RunFolder,
-    RunRole,
-    SlideTimeout,
-    Truth,
-    Workers,
-    call,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
+from asmil.cli.options import option
 
 
 def faithfulness(
-    run: RunFolder,
-    out: Annotated[Path | None, out_option("Folder for the report. Default: RUN/faithfulness.")] = None,
-    kind: MapKinds = None,
-    name: ClassName = None,
-    role: RunRole = "test",
-    slides: Annotated[int | None, typer.Option(min=1, help="Largest number of slides. Default: all.")] = None,
-    truth: Truth = None,
-    annotations: Annotations = None,
-    features: Features = None,
-    resamples: Resamples = 2000,
-    seed: BootstrapSeed = 0,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: Workers = None,
-    device: Device = "auto",
-    item_timeout: SlideTimeout = None,
-    method: OwnMethod = None,
-    as_json: Json = False,
-    again: Again = False,
-    quiet: Quiet = False,
+    run: options.RunFolder,
+    out: Annotated[Path | None, options.out_option("Folder for the report. Default: RUN/faithfulness.")] = None,
+    kind: options.MapKinds = None,
+    name: options.ClassName = None,
+    role: options.RunRole = "test",
+    slides: Annotated[int | None, option("Largest number of slides. Default: all.", min=1)] = None,
+    truth: options.Truth = None,
+    annotations: options.Annotations = None,
+    features: options.Features = None,
+    resamples: options.Resamples = 2000,
+    seed: options.BootstrapSeed = 0,
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    device: options.Device = "auto",
+    item_timeout: options.SlideTimeout = None,
+    method: options.OwnMethod = None,
+    as_json: options.Json = False,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure the faithfulness of heat maps: remove tiles in the order of each map and predict again.
 
@@ -67,11 +44,11 @@ def faithfulness(
     from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document
     from asmil.reporting import print_document
 
-    result = call(functions.faithfulness, given)
+    result = options.call(functions.faithfulness, given)
     if as_json:
         print_json(faithfulness_dict(result))
     else:
         console = results()
         print_document(faithfulness_document(result), console)
         say(console, f"page: {(out or run / 'faithfulness') / 'faithfulness.html'}")
-    raise_failures(result.problems, len(result.problems) + len(result.slides), "slides could not be evaluated")
+    options.raise_failures(result.problems, len(result.problems) + len(result.slides), "slides could not be evaluated")

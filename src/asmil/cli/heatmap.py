@@ -5,27 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from asmil.cli.options import (
-    Address,
-    Again,
-    Annotations,
-    ClassName,
-    Device,
-    EngineName,
-    Features,
-    MapKinds,
-    MaskValue,
-    Mpp,
-    OwnMethod,
-    Quiet,
-    SlideTimeout,
-    Workers,
-    call,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -34,66 +15,55 @@ if TYPE_CHECKING:
 def heatmap(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN... [SLIDE...]",
-            help="Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
+        argument(
+            "Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
             "No slide: those of the test set.",
+            metavar="RUN... [SLIDE...]",
         ),
     ] = None,
-    out: Annotated[Path, out_option("Folder for the pictures.")] = Path("heatmaps"),
-    slides: Annotated[
-        list[str] | None, typer.Option("--slide", metavar="NAME", help="A slide, may be repeated.")
-    ] = None,
-    kind: MapKinds = None,
-    name: ClassName = None,
+    out: Annotated[Path, options.out_option("Folder for the pictures.")] = Path("heatmaps"),
+    slides: Annotated[list[str] | None, option("A slide, may be repeated.", "--slide", metavar="NAME")] = None,
+    kind: options.MapKinds = None,
+    name: options.ClassName = None,
     by: Annotated[
         Literal["method", "seed", "fold", "epoch"] | None,
-        typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
+        option("One map per run, seed, fold or recorded epoch, in one figure."),
     ] = None,
     scale: Annotated[
         Literal["relative", "percentile", "absolute"] | None,
-        typer.Option(
-            help="relative: 1 is the average tile, one fixed scale for all maps (default for attention); percentile: "
+        option(
+            "relative: 1 is the average tile, one fixed scale for all maps (default for attention); percentile: "
             "rank within the slide; absolute (default for other kinds)."
         ),
     ] = None,
-    limits: Annotated[tuple[float, float] | None, typer.Option(help="Ends of an absolute scale: two numbers.")] = None,
-    color_map: Annotated[
-        str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
-    ] = None,
-    opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Opacity of the map, the same for all tiles.")] = 0.65,
-    annotations: Annotations = None,
-    mask_value: MaskValue = None,
+    limits: Annotated[tuple[float, float] | None, option("Ends of an absolute scale: two numbers.")] = None,
+    color_map: Annotated[str | None, option("viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")] = None,
+    opacity: Annotated[float, option("Opacity of the map, the same for all tiles.", min=0.01, max=1)] = 0.65,
+    annotations: options.Annotations = None,
+    mask_value: options.MaskValue = None,
     images: Annotated[
-        Path | None, typer.Option("--slides", help="Slide images: folder or table. Default: those of the manifest.")
+        Path | None, option("Slide images: folder or table. Default: those of the manifest.", "--slides")
     ] = None,
-    features: Features = None,
+    features: options.Features = None,
     scores: Annotated[
-        Path | None,
-        typer.Option(help="Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder."),
+        Path | None, option("Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder.")
     ] = None,
-    tile_px: Annotated[float | None, typer.Option(help="Side of a tile at level 0, if the features lack it.")] = None,
-    mpp: Mpp = None,
-    tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
-    tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
-    tiff_mpp: Annotated[
-        float | None, typer.Option(help="Microns per pixel of the TIFF. Default: full resolution.")
-    ] = None,
-    qupath: Annotated[bool, typer.Option("--qupath", help="Also GeoJSON of tiles and regions for QuPath.")] = False,
-    cut: Annotated[
-        float, typer.Option(min=0, max=0.9999, help="For QuPath: share of tiles that lie below the regions.")
-    ] = 0.9,
-    role: Annotated[
-        Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
-    ] = "test",
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: Workers = None,
-    method: OwnMethod = None,
-    device: Device = "auto",
-    item_timeout: SlideTimeout = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    tile_px: Annotated[float | None, option("Side of a tile at level 0, if the features lack it.")] = None,
+    mpp: options.Mpp = None,
+    tiles: Annotated[int, option("Highest and lowest tiles on the contact sheet; 0: none.", min=0)] = 12,
+    tiff: Annotated[bool, option("Also a pyramidal TIFF of slide and map.", "--tiff")] = False,
+    tiff_mpp: Annotated[float | None, option("Microns per pixel of the TIFF. Default: full resolution.")] = None,
+    qupath: Annotated[bool, option("Also GeoJSON of tiles and regions for QuPath.", "--qupath")] = False,
+    cut: Annotated[float, option("For QuPath: share of tiles that lie below the regions.", min=0, max=0.9999)] = 0.9,
+    role: Annotated[Literal["test", "val", "train", "all"], option("Part of the run, if no slide is named.")] = "test",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    method: options.OwnMethod = None,
+    device: options.Device = "auto",
+    item_timeout: options.SlideTimeout = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
@@ -107,7 +77,7 @@ def heatmap(
 
     runs = [Path(word) for word in given.pop("targets") or () if (Path(word) / "config.yaml").is_file()]
     words = [word for word in targets or () if Path(word) not in runs]
-    _summarize(call(heatmaps.heatmap, given, runs=runs, slides=[*words, *(slides or ())]), out)
+    _summarize(options.call(heatmaps.heatmap, given, runs=runs, slides=[*words, *(slides or ())]), out)
 
 
 MOST_NAMED = 5
@@ -129,4 +99,4 @@ def _summarize(result: HeatmapResult, out: Path) -> None:
         if note:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             say(messages(), f"note: {', '.join(names[:MOST_NAMED])}{more}: {note}")
-    raise_failures(result.failures, drawn + len(result.failures), "slides could not be drawn")
+    options.raise_failures(result.failures, drawn + len(result.failures), "slides could not be drawn")

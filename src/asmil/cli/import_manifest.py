@@ -7,21 +7,21 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Columns, Force, call, out_option
+from asmil.cli.options import Columns, Force, argument, call, option, out_option
 
 
 def import_manifest(
-    table: Annotated[Path, typer.Argument(help="A table of slides: CSV, Excel or Parquet.")],
+    table: Annotated[Path, argument("A table of slides: CSV, Excel or Parquet.")],
     out: Annotated[Path, out_option("The manifest to write.")] = Path("cohort.csv"),
     columns: Columns = None,
     patients: Annotated[
-        Path | None, typer.Option(help="A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
+        Path | None, option("A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
     ] = None,
-    sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file with several.")] = None,
+    sheet: Annotated[str | None, option("The sheet of an Excel file with several.", metavar="NAME")] = None,
     patients_sheet: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The sheet of the table of patients, if it has several.")
+        str | None, option("The sheet of the table of patients, if it has several.", metavar="NAME")
     ] = None,
-    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave out slides without an outcome.")] = False,
+    drop_missing: Annotated[bool, option("Leave out slides without an outcome.", "--drop-missing")] = False,
     force: Force = False,
 ) -> None:
     """Write a manifest from the tables of CLAM, STAMP, TCGA, MIL_BASELINE or a spreadsheet.

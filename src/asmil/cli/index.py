@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import Json
+from asmil.cli.options import Json, argument, option
 
 
 def index(
-    folder: Annotated[Path, typer.Argument(help="The folder that holds runs and reports.")],
-    title: Annotated[str | None, typer.Option(help="Title of the page. Default: the name of the folder.")] = None,
+    folder: Annotated[Path, argument("The folder that holds runs and reports.")],
+    title: Annotated[str | None, option("Title of the page. Default: the name of the folder.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write FOLDER/index.html: the results in two sentences, heat maps, and links to all reports.

@@ -7,22 +7,18 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Force, call
+from asmil.cli.options import Force, argument, call, option
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("run.yaml"),
-    cohort: Annotated[str, typer.Option(metavar="PATH", help="The manifest, relative to the file.")] = "cohort.csv",
+    file: Annotated[Path, argument("The file to write.")] = Path("run.yaml"),
+    cohort: Annotated[str, option("The manifest, relative to the file.", metavar="PATH")] = "cohort.csv",
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out", "-o", metavar="PATH", show_default="runs/METHOD", help="The run folder, relative to the file."
-        ),
+        option("The run folder, relative to the file.", "--out", "-o", metavar="PATH", show_default="runs/METHOD"),
     ] = None,
-    method: Annotated[str, typer.Option("--method", "-m", metavar="NAME", help="See `asmil methods`.")] = "asmil",
-    preset: Annotated[
-        str, typer.Option(metavar="NAME", help="paper, recommended, or a preset of the method.")
-    ] = "paper",
+    method: Annotated[str, option("See `asmil methods`.", "--method", "-m", metavar="NAME")] = "asmil",
+    preset: Annotated[str, option("paper, recommended, or a preset of the method.", metavar="NAME")] = "paper",
     force: Force = False,
 ) -> None:
     """Write a settings file for `asmil train FILE`, with every setting, its default and its meaning.

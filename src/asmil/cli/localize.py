@@ -5,73 +5,49 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from asmil.cli.options import (
-    Annotations,
-    BootstrapSeed,
-    Device,
-    Features,
-    Json,
-    MaskValue,
-    OwnMethod,
-    Quiet,
-    Resamples,
-    RunFolder,
-    RunRole,
-    Truth,
-    call,
-    out_option,
-    raise_failures,
-)
+from asmil.cli import options
+from asmil.cli.options import option
 
 
 def localize(
-    run: RunFolder,
-    annotations: Annotations = None,
-    truth: Truth = None,
-    cohort: Annotated[Path | None, typer.Option(help="The manifest. Default: the one the run was trained on.")] = None,
-    features: Features = None,
-    out: Annotated[Path | None, out_option("Folder for the page and tables. Default: RUN/localization.")] = None,
-    role: RunRole = "test",
-    preset: Annotated[
-        Literal["release", "challenge2016", "asmil_text"], typer.Option(help="FROC convention.")
-    ] = "release",
-    conversion: Annotated[
-        Literal["nms", "tiles", "components"], typer.Option(help="How tiles become points for FROC.")
-    ] = "nms",
-    radius: Annotated[
-        int, typer.Option(min=1, help="For nms: radius in tiles within which a point suppresses others.")
-    ] = 3,
+    run: options.RunFolder,
+    annotations: options.Annotations = None,
+    truth: options.Truth = None,
+    cohort: Annotated[Path | None, option("The manifest. Default: the one the run was trained on.")] = None,
+    features: options.Features = None,
+    out: Annotated[
+        Path | None, options.out_option("Folder for the page and tables. Default: RUN/localization.")
+    ] = None,
+    role: options.RunRole = "test",
+    preset: Annotated[Literal["release", "challenge2016", "asmil_text"], option("FROC convention.")] = "release",
+    conversion: Annotated[Literal["nms", "tiles", "components"], option("How tiles become points for FROC.")] = "nms",
+    radius: Annotated[int, option("For nms: radius in tiles within which a point suppresses others.", min=1)] = 3,
     scaling: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Scaling in addition to minmax: gated, times_n, cohort or rank; may be repeated. Default: gated, or "
+        option(
+            "Scaling in addition to minmax: gated, times_n, cohort or rank; may be repeated. Default: gated, or "
             "times_n if no class is normal.",
+            metavar="NAME",
         ),
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option("--kind", "--heatmap", metavar="KIND", help="Another kind of map, as in `asmil heatmap --kind`."),
+        str | None, option("Another kind of map, as in `asmil heatmap --kind`.", "--kind", "--heatmap", metavar="KIND")
     ] = None,
     tumor: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS", help="Annotated class that is tumor; may be repeated.")
+        list[str] | None, option("Annotated class that is tumor; may be repeated.", metavar="CLASS")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS", help="Annotated class to cut out; may be repeated.")
+        list[str] | None, option("Annotated class to cut out; may be repeated.", metavar="CLASS")
     ] = None,
-    mask_value: MaskValue = None,
-    normal: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="Label of normal slides; may be repeated.")
-    ] = None,
-    skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
-    resamples: Resamples = 2000,
-    seed: BootstrapSeed = 0,
-    method: OwnMethod = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    mask_value: options.MaskValue = None,
+    normal: Annotated[list[str] | None, option("Label of normal slides; may be repeated.", metavar="LABEL")] = None,
+    skip_list: Annotated[Path | None, option("File with slides to leave out, one name per line.")] = None,
+    resamples: options.Resamples = 2000,
+    seed: options.BootstrapSeed = 0,
+    method: options.OwnMethod = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare the heat maps of a run with annotations: FROC, Dice, specificity, missed regions, tile AUC.
 
@@ -85,7 +61,7 @@ def localize(
     from asmil.evaluation.localization.report import localization_dict, localization_document
     from asmil.reporting import print_document
 
-    localization = call(functions.localize, given)
+    localization = options.call(functions.localize, given)
     if as_json:
         print_json(localization_dict(localization))
     else:
@@ -99,4 +75,4 @@ def localize(
             say(console, f"left out by {skip_list}: {', '.join(localization.skipped)}")
         say(console, f"page: {functions.localization_folder(run, out, role) / 'localization.html'}")
     total = len(localization.problems) + len(localization.slides)
-    raise_failures(localization.problems, total, "slides could not be evaluated")
+    options.raise_failures(localization.problems, total, "slides could not be evaluated")

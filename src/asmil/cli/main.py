@@ -5,43 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
-from asmil.cli import (
-    affine,
-    check,
-    claims,
-    classic,
-    compare,
-    completion,
-    doctor,
-    encode_slides,
-    encoders,
-    evaluate,
-    export,
-    extract,
-    faithfulness,
-    heatmap,
-    import_manifest,
-    index,
-    init,
-    localize,
-    methods,
-    pack,
-    paper,
-    plan,
-    predict,
-    stability,
-    sweep,
-    synthetic,
-    synthetic_slides,
-    tissue,
-    train,
-    view,
-)
 from asmil.console import make_streams_safe, messages, say
 from asmil.errors import AsmilError, AsmilWarning, printable
 from asmil.files import is_disk_full
@@ -69,38 +38,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, init.init, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
-    "From slides to features": (
-        tissue.tissue,
-        extract.extract,
-        encode_slides.encode_slides,
-        pack.pack,
-        encoders.encoders,
-    ),
-    "From other tools": (import_manifest.import_manifest,),
-    "Results in depth": (
-        index.index,
-        view.view,
-        heatmap.heatmap,
-        faithfulness.faithfulness,
-        compare.compare,
-        localize.localize,
-        stability.stability,
-        affine.affine,
-    ),
-    "Use elsewhere": (export.export,),
-    "Methods and benchmarks": (
-        methods.methods,
-        classic.classic,
-        sweep.sweep,
-        paper.paper,
-        claims.claims,
-        synthetic.synthetic,
-        synthetic_slides.synthetic_slides,
-    ),
-    "Your shell": (completion.completion,),
+    "Start here": ("doctor", "init", "check", "plan", "train", "evaluate", "predict"),
+    "From slides to features": ("tissue", "extract", "encode_slides", "pack", "encoders"),
+    "From other tools": ("import_manifest",),
+    "Results in depth": ("index", "view", "heatmap", "faithfulness", "compare", "localize", "stability", "affine"),
+    "Use elsewhere": ("export",),
+    "Methods and benchmarks": ("methods", "classic", "sweep", "paper", "claims", "synthetic", "synthetic_slides"),
+    "Your shell": ("completion",),
 }
-"""All verbs, in the groups and the order in which the help lists them."""
+"""All verbs, in the groups and the order in which the help lists them; each is the function of its module's name."""
 
 
 class Verb(TyperCommand):
@@ -122,7 +68,7 @@ class Verb(TyperCommand):
 
 for group, verbs in VERBS.items():
     for verb in verbs:
-        app.command(cls=Verb, rich_help_panel=group)(verb)
+        app.command(cls=Verb, rich_help_panel=group)(getattr(import_module(f"asmil.cli.{verb}"), verb))
 
 
 def _print_version(asked: bool) -> None:

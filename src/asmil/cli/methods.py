@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from asmil.cli.options import argument
 
 if TYPE_CHECKING:
     from asmil.models.registry import Method
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method to explain, with its formulas and settings.")] = None,
+    name: Annotated[str | None, argument("A method to explain, with its formulas and settings.")] = None,
 ) -> None:
     """List the methods with their papers, or explain one with all its settings.
 

@@ -20,108 +20,104 @@ def _columns(text: str | None) -> Any:
     return None if text is None else parse_mapping(text)
 
 
+def argument(text: str, **more: Any) -> Any:
+    """An argument with its help text."""
+    return typer.Argument(help=text, **more)
+
+
+def option(text: str, *spellings: str, **more: Any) -> Any:
+    """An option with its help text; spellings: other than --name, for example of a flag without --no-name."""
+    return typer.Option(*spellings, help=text, **more)
+
+
 def out_option(text: str) -> Any:
     """The option --out."""
-    return typer.Option("--out", "-o", help=text)
+    return option(text, "--out", "-o")
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `asmil train`.")]
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")]
+RunFolder = Annotated[Path, argument("A run folder of `asmil train`.", metavar="RUN")]
+RunFolders = Annotated[list[Path], argument("Folders that `asmil train` wrote.", metavar="RUN...")]
 Features = Annotated[
-    Path | None,
-    typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
+    Path | None, option("Where the features are: a folder, a cohort file or a pack. Default: beside the manifest.")
 ]
 Annotations = Annotated[
-    Path | None, typer.Option(help="Annotations: a folder or file of ASAP or Aperio XML, GeoJSON or mask TIFFs.")
+    Path | None, option("Annotations: a folder or file of ASAP or Aperio XML, GeoJSON or mask TIFFs.")
 ]
-MaskValue = Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")]
+MaskValue = Annotated[int | None, option("Value of tumor in mask TIFFs. Default: all but 0.")]
 Truth = Annotated[
-    Path | None,
-    typer.Option(help="A table of tiles (slide, x, y, tumor), e.g. tile_truth.parquet of a synthetic cohort."),
+    Path | None, option("A table of tiles (slide, x, y, tumor), e.g. tile_truth.parquet of a synthetic cohort.")
 ]
-Mpp = Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")]
+Mpp = Annotated[float | None, option("Microns per level-0 pixel; overrides the files.")]
 Task = Literal["classification", "survival", "regression", "multilabel"]
-TaskName = Annotated[Task, typer.Option(help="What is to be predicted.")]
+TaskName = Annotated[Task, option("What is to be predicted.")]
 TimeUnitName = Annotated[
     Literal["days", "weeks", "months", "years"] | None,
-    typer.Option(
-        help="For survival: the unit of the times. Default: as the name of their column says, e.g. time_days."
-    ),
+    option("For survival: the unit of the times. Default: as the name of their column says, e.g. time_days."),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names; "
+        "labels=ER,PR,HER2 reads one column of 0 and 1 per label.",
         metavar="NAME=COLUMN,...",
         callback=_columns,
-        help="Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names; "
-        "labels=ER,PR,HER2 reads one column of 0 and 1 per label.",
     ),
 ]
 SettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4; may be repeated."),
+    list[str] | None, option("Any setting, e.g. training.lr=3e-4; may be repeated.", "--set", metavar="KEY=VALUE")
 ]
 OwnMethod = Annotated[
-    str | None,
-    typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
+    str | None, option("Confirm the run's method if it is your own code.", "--method", "-m", metavar="NAME")
 ]
 MapKinds = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="KIND",
-        help="Kind of map, may be repeated: attention, attention_logit, leave_one_out, gradient, "
+    option(
+        "Kind of map, may be repeated: attention, attention_logit, leave_one_out, gradient, "
         "integrated_gradients, or one of the method.",
+        metavar="KIND",
     ),
 ]
-ClassName = Annotated[
-    str | None, typer.Option("--class", help="Class or label to explain. Default: the predicted one.")
-]
-EvaluatedRole = Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort.")]
-RunRole = Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run to evaluate.")]
+ClassName = Annotated[str | None, option("Class or label to explain. Default: the predicted one.", "--class")]
+EvaluatedRole = Annotated[Literal["test", "val"], option("Part of the cohort.")]
+RunRole = Annotated[Literal["test", "val", "train"], option("Part of the run to evaluate.")]
 UnitName = Annotated[
-    Literal["slide", "patient"], typer.Option(help="patient: average the predictions of a patient's slides first.")
+    Literal["slide", "patient"], option("patient: average the predictions of a patient's slides first.")
 ]
-Resamples = Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")]
-BootstrapSeed = Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
-EngineName = Annotated[str, typer.Option(metavar="ENGINE", help="local (processes of this machine) or ray.")]
-Address = Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")]
+Resamples = Annotated[int, option("Bootstrap resamples of patients.", min=1)]
+BootstrapSeed = Annotated[int, option("Seed of the bootstrap.", min=0)]
+Device = Annotated[str, option("auto, cpu, cuda, cuda:1, ...", metavar="DEVICE")]
+EngineName = Annotated[str, option("local (processes of this machine) or ray.", metavar="ENGINE")]
+Address = Annotated[str | None, option("For Ray: auto, host:port or ray://host:port.")]
 Workers = Annotated[
-    int | None,
-    typer.Option(min=0, help="Number of processes; 0: only this one. Default: one per GPU, or one per core."),
+    int | None, option("Number of processes; 0: only this one. Default: one per GPU, or one per core.", min=0)
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")]
-Trainings = Annotated[int | None, typer.Option(min=1, help="Trainings at the same time. Default: one per GPU, or one.")]
-Cpus = Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")]
-Gpus = Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")]
-Seconds = Annotated[
-    float | None, typer.Option(min=0, help="Start no training after this time; resume with the same command.")
-]
+Processes = Annotated[int | None, option("Number of processes. Default: one per core.", min=1)]
+Trainings = Annotated[int | None, option("Trainings at the same time. Default: one per GPU, or one.", min=1)]
+Cpus = Annotated[float, option("For Ray: cores per worker.", min=0)]
+Gpus = Annotated[float, option("For Ray: GPUs per worker; fractions share one.", min=0)]
+Seconds = Annotated[float | None, option("Start no training after this time; resume with the same command.", min=0)]
 ItemTimeout = Annotated[
     float | None,
-    typer.Option(
-        min=0,
-        help="Leave out, and report, a feature file that takes longer than this many seconds. 0: no limit. "
+    option(
+        "Leave out, and report, a feature file that takes longer than this many seconds. 0: no limit. "
         "Default: 600 for 32 files or more.",
+        min=0,
     ),
 ]
 SlideTimeout = Annotated[
     float | None,
-    typer.Option(
-        min=0,
-        help="Give up on a slide after this many seconds without progress and continue with the others. 0: no limit. "
+    option(
+        "Give up on a slide after this many seconds without progress and continue with the others. 0: no limit. "
         "Default: 1800.",
+        min=0,
     ),
 ]
 Again = Annotated[
-    bool,
-    typer.Option(
-        "--again", help="Make results again that were made from other inputs or settings, instead of stopping."
-    ),
+    bool, option("Make results again that were made from other inputs or settings, instead of stopping.", "--again")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Force = Annotated[bool, option("Replace the file if it exists.", "--force")]
+Json = Annotated[bool, option("Print JSON instead of text.", "--json")]
+Quiet = Annotated[bool, option("No progress, only the result.", "--quiet", "-q")]
 
 
 def call(function: Callable[..., Result], given: Mapping[str, Any], **more: Any) -> Result:

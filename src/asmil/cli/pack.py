@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.options import Again, Columns, ItemTimeout, Quiet, call, out_option
+from asmil.cli.options import Again, Columns, ItemTimeout, Quiet, argument, call, option, out_option
 
 if TYPE_CHECKING:
     from asmil.cohort.pack.packing import PackReport
@@ -17,16 +17,15 @@ UNUSED_REPORTED = 0.2
 
 def pack(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="FEATURES", help="A folder of feature files, a cohort file, a pack, or a manifest."),
+        Path, argument("A folder of feature files, a cohort file, a pack, or a manifest.", metavar="FEATURES")
     ],
     out: Annotated[Path, out_option("The pack, a folder; an existing one is completed.")],
     features: Annotated[
-        Path | None, typer.Option(help="For a manifest: where the features are: a folder, a cohort file or a pack.")
+        Path | None, option("For a manifest: where the features are: a folder, a cohort file or a pack.")
     ] = None,
     dtype: Annotated[
         Literal["float16", "float32"] | None,
-        typer.Option(help="How the features are stored. Default: as in the existing pack; float16 in a new one."),
+        option("How the features are stored. Default: as in the existing pack; float16 in a new one."),
     ] = None,
     columns: Columns = None,
     item_timeout: ItemTimeout = None,

@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Device,
-    EngineName,
-    Features,
-    Gpus,
-    Json,
-    Quiet,
-    Seconds,
-    SettingsOption,
-    Trainings,
-    call,
-    out_option,
-)
+from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,39 +18,36 @@ if TYPE_CHECKING:
 
 def paper(
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="A table or figure, or `manifest`; without one, a list.")
+        str | None, argument("A table or figure, or `manifest`; without one, a list.", metavar="[TABLE]")
     ] = None,
-    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="For `manifest`: the data set.")] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Your manifest of one data set of the table.")] = None,
-    features: Features = None,
+    dataset: Annotated[str | None, argument("For `manifest`: the data set.", metavar="[DATASET]")] = None,
+    cohort: Annotated[Path | None, option("Your manifest of one data set of the table.")] = None,
+    features: options.Features = None,
     datasets: Annotated[
         list[str] | None,
-        typer.Option("--dataset", metavar="NAME", help="Data sets of the table; with --cohort, the one that it holds."),
+        option("Data sets of the table; with --cohort, the one that it holds.", "--dataset", metavar="NAME"),
     ] = None,
-    rows: Annotated[
-        list[str] | None, typer.Option("--row", metavar="NAME", help="Rows of the table; may be repeated.")
-    ] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Run on synthetic stand-ins.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke size: seconds to minutes.")] = False,
-    small: Annotated[bool, typer.Option("--small", help="A reduced size.")] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; default: the paper's.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; default: the paper's.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset of the ASMIL rows.")] = "paper",
-    settings: SettingsOption = None,
+    rows: Annotated[list[str] | None, option("Rows of the table; may be repeated.", "--row", metavar="NAME")] = None,
+    synthetic: Annotated[bool, option("Run on synthetic stand-ins.", "--synthetic")] = False,
+    quick: Annotated[bool, option("A smoke size: seconds to minutes.", "--quick")] = False,
+    small: Annotated[bool, option("A reduced size.", "--small")] = False,
+    seeds: Annotated[int | None, option("Seeds; default: the paper's.", min=1)] = None,
+    epochs: Annotated[int | None, option("Epochs; default: the paper's.", min=1)] = None,
+    preset: Annotated[str, option("Preset of the ASMIL rows.")] = "paper",
+    settings: options.SettingsOption = None,
     labels: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="For `manifest`: a published label file; may be repeated."),
+        list[Path] | None, option("For `manifest`: a published label file; may be repeated.", metavar="FILE")
     ] = None,
-    out: Annotated[Path | None, out_option("Folder of runs and results.")] = None,
-    workers: Trainings = None,
-    device: Device = "auto",
-    engine: EngineName = "local",
-    address: Address = None,
-    gpus: Gpus = 0.0,
-    seconds: Seconds = None,
-    as_json: Json = False,
-    again: Again = False,
-    quiet: Quiet = False,
+    out: Annotated[Path | None, options.out_option("Folder of runs and results.")] = None,
+    workers: options.Trainings = None,
+    device: options.Device = "auto",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    gpus: options.Gpus = 0.0,
+    seconds: options.Seconds = None,
+    as_json: options.Json = False,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """List the tables and figures of the ASMIL paper, or reproduce one and compare it with the paper.
 
@@ -87,7 +71,7 @@ def paper(
     from asmil.cli.sweep import exit_code
     from asmil.console import results
 
-    reproduced = call(benchmarks.paper_table, given)
+    reproduced = options.call(benchmarks.paper_table, given)
     if as_json:
         typer.echo((reproduced.out / "table.json").read_text(encoding="utf-8"))
     else:
@@ -116,7 +100,7 @@ def _list() -> None:
     console = results()
     rows = [[table.id, "table", table.title, ", ".join(table.datasets)] for table in tables.values()]
     rows += [[figure.id, "figure", figure.title, figure.claimed] for figure in figures.values()]
-    print_table(Table(["name", "kind", "title", "data sets, or what it is to show"], rows), console)
+    print_table(Table(["name", "kind", "title", "data sets, or what it should show"], rows), console)
     console.print(
         "run one: asmil paper NAME --synthetic --quick, or asmil paper NAME --cohort cohort.csv", markup=False
     )

@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import Columns, Features, Force, ItemTimeout, TaskName, TimeUnitName, call, out_option
+from asmil.cli.options import (
+    Columns,
+    Features,
+    Force,
+    ItemTimeout,
+    TaskName,
+    TimeUnitName,
+    argument,
+    call,
+    option,
+    out_option,
+)
 
 
 def plan(
-    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV, Excel or Parquet).")],
+    cohort: Annotated[Path, argument("The manifest (CSV, Excel or Parquet).")],
     out: Annotated[Path, out_option("The settings file to write.")] = Path("run.yaml"),
     run: Annotated[
-        Path | None, typer.Option(metavar="PATH", show_default="runs/METHOD", help="The run folder that it names.")
+        Path | None, option("The run folder that it names.", metavar="PATH", show_default="runs/METHOD")
     ] = None,
     features: Features = None,
     columns: Columns = None,

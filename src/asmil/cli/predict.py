@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asmil.api.inputs import warn_of_changed_labels
-from asmil.cli.options import Again, Columns, Device, Json, OwnMethod, Quiet, RunFolder, out_option, raise_failures
+from asmil.cli.options import (
+    Again,
+    Columns,
+    Device,
+    Json,
+    OwnMethod,
+    Quiet,
+    RunFolder,
+    argument,
+    option,
+    out_option,
+    raise_failures,
+)
 
 if TYPE_CHECKING:
     from asmil.api.labeled_predictions import LabeledPredictions
@@ -19,28 +31,25 @@ SHOWN_ROWS = 10
 
 def predict(
     run: RunFolder,
-    slides: Annotated[Path, typer.Argument(help="Slides or feature files: a folder, one file, or a table.")],
+    slides: Annotated[Path, argument("Slides or feature files: a folder, one file, or a table.")],
     out: Annotated[Path, out_option("The CSV file to write.")] = Path("predictions.csv"),
     attention: Annotated[
-        bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
+        bool, option("Also write the attention of every tile, to OUT_attention/SLIDE.h5.", "--attention")
     ] = False,
-    features: Annotated[Path | None, typer.Option(help="For a table: where the features are.")] = None,
+    features: Annotated[Path | None, option("For a table: where the features are.")] = None,
     columns: Columns = None,
-    mpp: Annotated[
-        float | None, typer.Option(help="For slides: microns per level-0 pixel; overrides the files.")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="For slides: file with the encoder's weights.")] = None,
+    mpp: Annotated[float | None, option("For slides: microns per level-0 pixel; overrides the files.")] = None,
+    weights: Annotated[Path | None, option("For slides: file with the encoder's weights.")] = None,
     encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For slides: confirm the run's encoder if it is your own code.")
+        str | None, option("For slides: confirm the run's encoder if it is your own code.", metavar="NAME")
     ] = None,
     method: OwnMethod = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="For slides: processes that extract. Default: one per GPU, or one per core."),
+        int | None, option("For slides: processes that extract. Default: one per GPU, or one per core.", min=0)
     ] = None,
     device: Device = "auto",
     item_timeout: Annotated[
-        float | None, typer.Option(min=0, help="As in `asmil extract` (slides) and `asmil check` (features).")
+        float | None, option("As in `asmil extract` (slides) and `asmil check` (features).", min=0)
     ] = None,
     as_json: Json = False,
     again: Again = False,

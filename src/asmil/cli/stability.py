@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import Json, RunFolders, call, out_option
+from asmil.cli.options import Json, RunFolders, call, option, out_option
 
 
 def _parse_epochs(text: str | None) -> list[float] | None:
@@ -29,10 +27,9 @@ def _parse_epochs(text: str | None) -> list[float] | None:
 def stability(
     runs: RunFolders,
     out: Annotated[Path | None, out_option("Folder for the page and tables. Default: the run folder.")] = None,
-    slide: Annotated[str | None, typer.Option(metavar="NAME", help="The slide whose maps are drawn.")] = None,
+    slide: Annotated[str | None, option("The slide whose maps are drawn.", metavar="NAME")] = None,
     epochs: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", callback=_parse_epochs, help="Epochs whose maps are drawn, e.g. 0,1,10,50."),
+        str | None, option("Epochs whose maps are drawn, e.g. 0,1,10,50.", metavar="LIST", callback=_parse_epochs)
     ] = None,
     as_json: Json = False,
 ) -> None:

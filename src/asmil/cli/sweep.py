@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asmil.cli.options import (
-    Address,
-    Again,
-    Cpus,
-    Device,
-    EngineName,
-    Gpus,
-    Quiet,
-    Seconds,
-    Trainings,
-    call,
-    out_option,
-)
+from asmil.cli import options
+from asmil.cli.options import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    plan: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The plan: cohorts, variants, search, seeds.")],
-    out: Annotated[Path, out_option("Folder of runs and results; an existing one is resumed.")],
-    workers: Trainings = None,
-    device: Device = "auto",
-    engine: EngineName = "local",
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = 0.0,
-    seconds: Seconds = None,
-    again: Again = False,
-    quiet: Quiet = False,
+    plan: Annotated[Path, argument("The plan: cohorts, variants, search, seeds.", metavar="SWEEP.yaml")],
+    out: Annotated[Path, options.out_option("Folder of runs and results; an existing one is resumed.")],
+    workers: options.Trainings = None,
+    device: options.Device = "auto",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    cpus: options.Cpus = 1.0,
+    gpus: options.Gpus = 0.0,
+    seconds: options.Seconds = None,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train every cohort, variant, point and seed of a plan, and collect all results in results.csv.
 
@@ -54,7 +43,7 @@ def sweep(
     from asmil.experiments.store import TABLE_FILE, results_table, summary_sentence, summary_table
     from asmil.reporting import print_table
 
-    ends = call(benchmarks.sweep, given)
+    ends = options.call(benchmarks.sweep, given)
     console, table = results(), results_table(out)
     say(console, summary_sentence(table))
     print_table(summary_table(table), console)

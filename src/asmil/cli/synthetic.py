@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from asmil.cli.options import Again, call
+from asmil.cli.options import Again, argument, call, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,27 +19,23 @@ def _number_or_word(text: str) -> Any:
 
 
 def synthetic(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the cohort.")],
-    slides: Annotated[int, typer.Option(help="Number of slides, split 200:65:100 into train, val and test.")] = 60,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same slides.")] = 0,
-    classes: Annotated[int, typer.Option(help="2 (normal, tumor) or 3 (benign, atypical, malignant).")] = 2,
-    width: Annotated[int, typer.Option(help="Features per tile.")] = 384,
+    folder: Annotated[Path, argument("Folder for the cohort.", metavar="DIR")],
+    slides: Annotated[int, option("Number of slides, split 200:65:100 into train, val and test.")] = 60,
+    seed: Annotated[int, option("Seed; the same seed makes the same slides.")] = 0,
+    classes: Annotated[int, option("2 (normal, tumor) or 3 (benign, atypical, malignant).")] = 2,
+    width: Annotated[int, option("Features per tile.")] = 384,
     difficulty: Annotated[
-        str,
-        typer.Option(metavar="LEVEL", callback=_number_or_word, help="easy, medium, hard, or a number (medium: 1)."),
+        str, option("easy, medium, hard, or a number (medium: 1).", metavar="LEVEL", callback=_number_or_word)
     ] = "medium",
-    tiles_min: Annotated[int, typer.Option(help="Fewest tiles of a slide.")] = 200,
-    tiles_max: Annotated[int, typer.Option(help="Most tiles of a slide.")] = 5000,
-    witness_min: Annotated[float, typer.Option(help="Smallest share of lesion tiles.")] = 0.005,
-    witness_max: Annotated[float, typer.Option(help="Largest share of lesion tiles.")] = 0.20,
-    sites: Annotated[int, typer.Option(help="Number of sites of training and validation; test has one more.")] = 4,
+    tiles_min: Annotated[int, option("Fewest tiles of a slide.")] = 200,
+    tiles_max: Annotated[int, option("Most tiles of a slide.")] = 5000,
+    witness_min: Annotated[float, option("Smallest share of lesion tiles.")] = 0.005,
+    witness_max: Annotated[float, option("Largest share of lesion tiles.")] = 0.20,
+    sites: Annotated[int, option("Number of sites of training and validation; test has one more.")] = 4,
     task: Annotated[
-        str,
-        typer.Option(
-            metavar="TASK", help="classification, survival, regression (share of lesion tiles) or multilabel."
-        ),
+        str, option("classification, survival, regression (share of lesion tiles) or multilabel.", metavar="TASK")
     ] = "classification",
-    censored: Annotated[float, typer.Option(help="For survival: expected share of censored patients.")] = 0.5,
+    censored: Annotated[float, option("For survival: expected share of censored patients.")] = 0.5,
     again: Again = False,
 ) -> None:
     """Make a synthetic cohort of features: feature files, cohort.csv and the truth of every tile.

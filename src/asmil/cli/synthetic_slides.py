@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from asmil.cli.options import Again, Processes, call
+from asmil.cli.options import Again, Processes, argument, call, option
 
 
 def synthetic_slides(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the slides.")],
-    slides: Annotated[int, typer.Option(help="Number of slides, split 5:2:3 into train, val and test.")] = 40,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same slides.")] = 0,
-    mpp: Annotated[float, typer.Option(help="Microns per pixel.")] = 0.5,
-    side_mm_min: Annotated[float, typer.Option(help="Shortest side of a slide, mm.")] = 1.8,
-    side_mm_max: Annotated[float, typer.Option(help="Longest side of a slide, mm.")] = 2.4,
-    tumor: Annotated[float, typer.Option(help="Share of slides with tumor.")] = 0.5,
-    micro: Annotated[float, typer.Option(help="Share of the tumor slides that have only foci below 0.3 mm.")] = 0.15,
-    sites: Annotated[int, typer.Option(help="Number of sites; each has its own stain.")] = 3,
-    pen: Annotated[float, typer.Option(help="Share of slides with pen marks.")] = 0.2,
+    folder: Annotated[Path, argument("Folder for the slides.", metavar="DIR")],
+    slides: Annotated[int, option("Number of slides, split 5:2:3 into train, val and test.")] = 40,
+    seed: Annotated[int, option("Seed; the same seed makes the same slides.")] = 0,
+    mpp: Annotated[float, option("Microns per pixel.")] = 0.5,
+    side_mm_min: Annotated[float, option("Shortest side of a slide, mm.")] = 1.8,
+    side_mm_max: Annotated[float, option("Longest side of a slide, mm.")] = 2.4,
+    tumor: Annotated[float, option("Share of slides with tumor.")] = 0.5,
+    micro: Annotated[float, option("Share of the tumor slides that have only foci below 0.3 mm.")] = 0.15,
+    sites: Annotated[int, option("Number of sites; each has its own stain.")] = 3,
+    pen: Annotated[float, option("Share of slides with pen marks.")] = 0.2,
     workers: Processes = None,
     again: Again = False,
 ) -> None:

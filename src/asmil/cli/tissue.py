@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Again, Json, Mpp, SettingsOption, SlideTimeout, call, out_option
+from asmil.cli.options import Again, Json, Mpp, SettingsOption, SlideTimeout, argument, call, option, out_option
 
 if TYPE_CHECKING:
     from asmil.slides.survey import SurveyResult
@@ -16,22 +16,18 @@ MOST_ROWS = 40
 
 
 def tissue(
-    slides: Annotated[
-        Path, typer.Argument(metavar="SLIDES", help="A folder of slides, one slide, or a table of slides.")
-    ],
+    slides: Annotated[Path, argument("A folder of slides, one slide, or a table of slides.", metavar="SLIDES")],
     out: Annotated[Path, out_option("Folder for masks, contours and pictures.")],
     mpp: Mpp = None,
-    method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="auto (default), clam, or none (the whole slide).")
-    ] = None,
+    method: Annotated[str | None, option("auto (default), clam, or none (the whole slide).", metavar="NAME")] = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A preset of CLAM: default, bwh_biopsy, bwh_resection or tcga.")
+        str | None, option("A preset of CLAM: default, bwh_biopsy, bwh_resection or tcga.", metavar="NAME")
     ] = None,
-    tile_um: Annotated[float | None, typer.Option(help="Side of the counted tiles in microns.")] = None,
-    tile_px: Annotated[int | None, typer.Option(help="Side of the tiles in pixels, as an encoder gets them.")] = None,
+    tile_um: Annotated[float | None, option("Side of the counted tiles in microns.")] = None,
+    tile_px: Annotated[int | None, option("Side of the tiles in pixels, as an encoder gets them.")] = None,
     settings: SettingsOption = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
+        int | None, option("Number of slides processed at the same time. Default: up to 4.", min=1)
     ] = None,
     item_timeout: SlideTimeout = None,
     again: Again = False,

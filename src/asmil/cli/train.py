@@ -5,21 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from asmil.cli.options import (
-    Address,
-    Again,
-    Columns,
-    Cpus,
-    Gpus,
-    ItemTimeout,
-    Json,
-    Quiet,
-    SettingsOption,
-    Task,
-    TimeUnitName,
-)
+from asmil.cli import options
+from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from asmil.api.functions import TrainingRequest
@@ -46,125 +33,89 @@ SHORTHANDS = {
 """Options that set a setting; the function takes those that it has no parameter for in `settings`."""
 
 
-Cohort = Annotated[
-    Path | None,
-    typer.Argument(
-        help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
-        "settings file (.yaml) that names it."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        help="The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
-    ),
-]
-SettingsFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Settings file, as `asmil init` writes it; options override it.")
-]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        "-m",
-        metavar="NAME",
-        show_default="asmil",
-        help="See `asmil methods`; or your own, file.py:Class.",
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", show_default="paper", help="paper, recommended, or a preset of the method."),
-]
-Features = Annotated[
-    Path | None,
-    typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside COHORT."),
-]
-Folds = Annotated[int | None, typer.Option(show_default="1", help="Folds of cross-validation; 1 is a single split.")]
-Seeds = Annotated[int | None, typer.Option(show_default="1", help="Trainings per fold, with seeds SEED, SEED + 1, ...")]
-Seed = Annotated[int | None, typer.Option(show_default="0", help="First seed; also the seed of generated splits.")]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")]
-Init = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WEIGHTS",
-        help="Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
-    ),
-]
-Anchor = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NORMALIZER", help="Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor."
-    ),
-]
-Stabilizers = Annotated[
-    list[str] | None,
-    typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; may be repeated."),
-]
-LeaveOneSiteOut = Annotated[
-    bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
-]
-InnerFolds = Annotated[
-    int | None, typer.Option(help="Nested cross-validation: choose from --grid by this many inner folds.")
-]
-Grid = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=[V,...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated."),
-]
-Plain = Annotated[bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")]
-Engine = Annotated[
-    str | None,
-    typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Number of processes. Default: as many as fit the GPUs or cores.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
-]
-Log = Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")]
-
-
 def train(
-    cohort: Cohort = None,
-    out: Out = None,
-    config: SettingsFile = None,
-    method: Method = None,
-    preset: Preset = None,
-    task: Annotated[Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
-    features: Features = None,
-    folds: Folds = None,
-    seeds: Seeds = None,
-    seed: Seed = None,
-    settings: SettingsOption = None,
-    device: Device = None,
-    init: Init = None,
-    anchor: Anchor = None,
-    stabilizers: Stabilizers = None,
-    leave_one_site_out: LeaveOneSiteOut = False,
-    inner_folds: InnerFolds = None,
-    grid: Grid = None,
-    plain: Plain = False,
-    columns: Columns = None,
-    time_unit: TimeUnitName = None,
-    engine: Engine = None,
-    address: Address = None,
-    workers: Workers = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    item_timeout: ItemTimeout = None,
-    dry_run: DryRun = False,
-    track: Track = None,
-    log: Log = None,
-    as_json: Json = False,
-    again: Again = False,
-    quiet: Quiet = False,
+    cohort: Annotated[
+        Path | None,
+        argument(
+            "The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+            "settings file (.yaml) that names it."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        options.out_option(
+            "The run folder; an interrupted run in it is resumed. Required, unless the settings file names it."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, option("Settings file, as `asmil init` writes it; options override it.", "--config", "-c")
+    ] = None,
+    method: Annotated[
+        str | None,
+        option(
+            "See `asmil methods`; or your own, file.py:Class.", "--method", "-m", metavar="NAME", show_default="asmil"
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None, option("paper, recommended, or a preset of the method.", metavar="NAME", show_default="paper")
+    ] = None,
+    task: Annotated[options.Task | None, option("What is predicted.", show_default="classification")] = None,
+    features: Annotated[
+        Path | None, option("Where the features are: a folder, a cohort file or a pack. Default: beside COHORT.")
+    ] = None,
+    folds: Annotated[int | None, option("Folds of cross-validation; 1 is a single split.", show_default="1")] = None,
+    seeds: Annotated[int | None, option("Trainings per fold, with seeds SEED, SEED + 1, ...", show_default="1")] = None,
+    seed: Annotated[int | None, option("First seed; also the seed of generated splits.", show_default="0")] = None,
+    settings: options.SettingsOption = None,
+    device: Annotated[str | None, option("auto, cpu, cuda, cuda:1, ...", metavar="DEVICE", show_default="auto")] = None,
+    init: Annotated[
+        str | None,
+        option(
+            "Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
+            metavar="WEIGHTS",
+        ),
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        option("Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor.", metavar="NORMALIZER"),
+    ] = None,
+    stabilizers: Annotated[
+        list[str] | None,
+        option("temporal, features, entropy or l2; may be repeated.", "--stabilizer", metavar="NAME=WEIGHT"),
+    ] = None,
+    leave_one_site_out: Annotated[
+        bool, option("One fold per site: test on it, train on the others.", "--leave-one-site-out")
+    ] = False,
+    inner_folds: Annotated[
+        int | None, option("Nested cross-validation: choose from --grid by this many inner folds.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        option("Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated.", metavar="KEY=[V,...]"),
+    ] = None,
+    plain: Annotated[bool, option("Do not use fused GPU kernels; train one seed after the other.", "--plain")] = False,
+    columns: options.Columns = None,
+    time_unit: options.TimeUnitName = None,
+    engine: Annotated[
+        str | None, option("Train folds and seeds at the same time: local (processes) or ray.", metavar="ENGINE")
+    ] = None,
+    address: options.Address = None,
+    workers: Annotated[
+        int | None, option("Number of processes. Default: as many as fit the GPUs or cores.", min=1)
+    ] = None,
+    cpus: options.Cpus = 1,
+    gpus: options.Gpus = 0,
+    item_timeout: options.ItemTimeout = None,
+    dry_run: Annotated[
+        bool, option("Check everything and print what would be trained; write nothing.", "--dry-run")
+    ] = False,
+    track: Annotated[
+        list[str] | None, option("Also send metrics to tensorboard, wandb or mlflow; may be repeated.", metavar="NAME")
+    ] = None,
+    log: Annotated[Path | None, option("Also append plain lines of progress to this file.")] = None,
+    as_json: options.Json = False,
+    again: options.Again = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
 

@@ -7,27 +7,26 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Device, Features, MaskValue, Mpp
+from asmil.cli.options import Device, Features, MaskValue, Mpp, argument, option
 
 
 def view(
     sources: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN|COHORT...", help="Run folders, manifests, or folders of slides or features."),
+        list[Path], argument("Run folders, manifests, or folders of slides or features.", metavar="RUN|COHORT...")
     ],
-    slides: Annotated[
-        Path | None, typer.Option(help="Folder of slide images; default: `slides` beside the manifest.")
-    ] = None,
+    slides: Annotated[Path | None, option("Folder of slide images; default: `slides` beside the manifest.")] = None,
     features: Features = None,
     annotations: Annotated[
-        Path | None, typer.Option(help="Folder of annotations; default: `annotations` beside the features.")
+        Path | None, option("Folder of annotations; default: `annotations` beside the features.")
     ] = None,
     mask_value: MaskValue = None,
-    cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one a run was trained on.")] = None,
+    cohort: Annotated[Path | None, option("Manifest; default: the one a run was trained on.")] = None,
     mpp: Mpp = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, or the next free one; 0: any.")] = 8750,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    host: Annotated[
+        str, option("Address to listen on; on a network, the page opens only with the printed link.")
+    ] = "127.0.0.1",
+    port: Annotated[int, option("Port, or the next free one; 0: any.", min=0, max=65535)] = 8750,
+    browser: Annotated[bool, option("Open the page in a browser.", "--browser/--no-browser")] = True,
     device: Device = "auto",
 ) -> None:
     """Look at slides in a browser: deep zoom, maps, how attention changed in training, two runs side by side.

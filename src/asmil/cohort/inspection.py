@@ -64,6 +64,16 @@ def inspect_slides(
             yield slide, inspected.info
 
 
+def headers_of(slides: Sequence[Slide], item_timeout_s: float | None = 0.0) -> list[FeatureInfo]:
+    """The headers of the feature files of all slides; the first file that cannot be used raises its error."""
+    headers = []
+    for _, header in inspect_slides(slides, item_timeout_s=item_timeout_s):
+        if isinstance(header, AsmilError):
+            raise header
+        headers.append(header)
+    return headers
+
+
 def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
     with open_features(slide.source, mmap=True) as file:
         sketch = sketch_of(all_hashes(file)) if tiles and not deep else None

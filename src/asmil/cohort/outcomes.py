@@ -38,9 +38,9 @@ class Outcomes:
     stratum_names: tuple[str, ...]
     needed: tuple[int, ...]
 
-    def among(self, places: Sequence[int]) -> Outcomes:
+    def among(self, indices: Sequence[int]) -> Outcomes:
         """The outcomes of some of the units; groups that depend on several outcomes are computed from these alone."""
-        targets, strata, names = self.targets[list(places)], self.strata[list(places)], self.stratum_names
+        targets, strata, names = self.targets[list(indices)], self.strata[list(indices)], self.stratum_names
         if self.kind == "regression":
             strata, names = value_strata(targets)
         elif self.kind == "multilabel":

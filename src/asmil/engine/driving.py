@@ -1,4 +1,4 @@
-"""The loop that keeps a fleet of workers busy, whatever happens to them."""
+"""The loop that gives jobs to a fleet of workers and replaces those that are lost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from asmil.engine.ledger import Ledger
 from asmil.engine.watching import Watch, no_progress
 from asmil.errors import AsmilError
 
-_LOSSES_IN_VAIN = 10
-"""If more workers than this (and three per slot) are lost before any job ends, the jobs are not the cause: give up."""
+_MOST_EARLY_LOSSES = 10
+"""If more workers than this, plus three per slot, are lost before any job ends, the run is given up."""
 
 
 def drive(
@@ -106,7 +106,7 @@ class _Crew:
         self._ready: set[int] = set()
         self._refilled: set[int] = set()
         self._failed_starts = [0] * workers
-        self._losses_left = _LOSSES_IN_VAIN + 3 * workers
+        self._losses_left = _MOST_EARLY_LOSSES + 3 * workers
         self._working = False
         for slot in range(workers):
             fleet.start(slot)

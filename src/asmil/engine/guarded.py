@@ -6,22 +6,18 @@ another only after an item that ended it.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any, TypeVar
 
-from asmil.engine.jobs import describe_bug
-from asmil.engine.local import how_it_died, interrupts_held_back
+from asmil.engine.jobs import Place, Worker, describe_bug, ignore
+from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout, no_progress
 from asmil.errors import AsmilError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_READY = "ready"
-_PATIENCE_S = 2.0
 WORTH_A_PROCESS = 32
 """With fewer items no process is started, which takes seconds, unless the user sets a limit."""
 
@@ -39,11 +35,16 @@ def guarded(
     if timeout_s is None:
         yield from (_called(function, item) for item in items)
         return
-    done = 0
-    while done < len(items):
-        for result in _results(function, items[done:], timeout_s):
-            done += 1
+    # one job at a time, tried once: outcomes come in the order of the items
+    engine = LocalEngine(1, concurrency=1, retries=0, note=ignore, item_timeout_s=timeout_s)
+    for outcome in engine.run(partial(_worker, function), items):
+        if outcome.error is None:
+            result: Any = outcome.result
             yield result
+        elif outcome.error == no_progress(timeout_s):
+            yield AsmilError(outcome.error)
+        else:
+            yield AsmilError(f"reading it failed: {outcome.error}; copy or make the file again")
 
 
 def guard_limit(asked_s: float | None, n_items: int, default_s: float) -> float | None:
@@ -53,55 +54,13 @@ def guard_limit(asked_s: float | None, n_items: int, default_s: float) -> float 
     return checked_timeout(asked_s, default_s)
 
 
-def _results(function: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> Iterator[Any]:
-    """Results from one process; the last is the error of the item that hung or crashed, if one did."""
-    context = get_context("spawn")
-    near, far = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(far, function, items), name="asmil reader", daemon=True)
-    with interrupts_held_back():
-        process.start()
-    far.close()
-    ready = False
-    try:
-        near.recv()  # imports may take long and do not count as an item
-        ready = True
-        for _ in items:
-            # Timed from here: what the caller does with a result does not count for the next item.
-            if not near.poll(timeout_s):
-                yield AsmilError(no_progress(timeout_s))
-                return
-            yield near.recv()
-    except (EOFError, OSError):
-        process.join(_PATIENCE_S)
-        reason = how_it_died(process.exitcode, ready)
-        if not ready:
-            raise AsmilError(reason) from None
-        yield AsmilError(f"reading it ended the process that did so: {reason}; copy or make the file again")
-    finally:
-        near.close()
-        process.kill()
-        # With a limit: a process that waits for a failed disk inside the kernel cannot be killed.
-        process.join(_PATIENCE_S)
-
-
-def _work(pipe: Connection[Any, Any], function: Callable[[Any], Any], items: Sequence[Any]) -> None:
-    # Ctrl-C in a terminal reaches all processes; the one that was started by the user ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        pipe.send(_READY)
-        for item in items:
-            result = _called(function, item)
-            try:
-                pipe.send(result)
-            except OSError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a result that cannot be pickled fails in any way it likes
-                pipe.send(AsmilError(f"the result cannot be sent: {describe_bug(error)}"))
-    except OSError:
-        return  # the other side is gone
+def _worker(function: Callable[[Any], Any], place: Place) -> Worker:
+    del place
+    return partial(_called, function)
 
 
 def _called(function: Callable[[Any], Any], item: Any) -> Any:
+    """The result or, as a value that keeps its type, the error."""
     try:
         return function(item)
     except AsmilError as error:

@@ -16,8 +16,7 @@ from asmil.errors import AsmilError
 _LONGEST_MESSAGE = 400
 
 Worker = Callable[[Any], Any]
-"""From a job to its result; called from several threads at once."""
-
+"""From a job to its result; several threads may call it at the same time."""
 
 Report = Callable[[Any], None]
 """Receives what a worker reports while it works, for a progress bar: any value, a few times per second at most."""
@@ -83,7 +82,7 @@ class WorkerBroken(Exception):
 def attempt(worker: Worker, job: Any) -> tuple[Any | None, str | None]:
     """The result of a job, or its error.
 
-    A mistake of the user is reported as it is; anything else is a bug and is reported with its place in the code.
+    A mistake of the user is reported as it is; anything else is a bug and is reported with its line of code.
     """
     try:
         return worker(job), None
@@ -116,8 +115,8 @@ def one_line(text: str) -> str:
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
 
 
-def tell_stderr(sentence: str) -> None:
-    """Print a note to the standard error, the default for notes."""
+def print_note(sentence: str) -> None:
+    """Print a note to the standard error stream; the default for notes."""
     print(sentence, file=sys.stderr, flush=True)
 
 
@@ -126,16 +125,16 @@ def made_progress() -> None:
 
     A time limit for jobs counts from the last step. A job that never calls this has the limit for all of it.
     """
-    tell: Callable[[], None] | None = getattr(_here, "tell", None)
-    if tell is not None:
-        tell()
+    report: Callable[[], None] | None = getattr(_here, "report", None)
+    if report is not None:
+        report()
 
 
 @contextmanager
-def progress_told_to(tell: Callable[[], None]) -> Iterator[None]:
-    """Within, `made_progress` of this thread calls `tell`."""
-    _here.tell = tell
+def reporting_progress_to(report: Callable[[], None]) -> Iterator[None]:
+    """Within, `made_progress` of this thread calls `report`."""
+    _here.report = report
     try:
         yield
     finally:
-        _here.tell = None
+        _here.report = None

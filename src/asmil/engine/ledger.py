@@ -1,4 +1,4 @@
-"""Which worker has which jobs, and what becomes of the jobs of a worker that died."""
+"""Which worker has which jobs, and which jobs of a dead worker are tried again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Collection
 class Ledger:
     """Which jobs wait, run or have ended, by their numbers.
 
-    Several jobs run in one worker at once, so a death does not tell which of them was the cause. They are suspects:
-    each is tried again alone in a worker, where a second death falls on the guilty one only.
+    Several jobs run in one worker at the same time, so it is unknown which of them caused its death. All of them are
+    suspects: each is tried again alone in a worker, where a second death is its own fault.
     """
 
     def __init__(self, jobs: int, concurrency: int, retries: int) -> None:
@@ -43,17 +43,17 @@ class Ledger:
 
     def assign(self) -> list[tuple[int, int]]:
         """(slot, job) of all jobs that can start now; the slot with the fewest jobs gets the next one."""
-        begun = []
+        started = []
         for slot in [slot for slot, held in self._held.items() if not held]:
             if self._suspects:
                 self._with_suspect.add(slot)
-                begun.append(self._begin(slot, self._suspects.popleft()))
+                started.append(self._begin(slot, self._suspects.popleft()))
         while self._fresh:
             takers = [slot for slot in self._held if self._has_room(slot)]
             if not takers:
                 break
-            begun.append(self._begin(min(takers, key=lambda slot: len(self._held[slot])), self._fresh.popleft()))
-        return begun
+            started.append(self._begin(min(takers, key=lambda slot: len(self._held[slot])), self._fresh.popleft()))
+        return started
 
     def finish(self, slot: int, job: int) -> None:
         """A job ended."""

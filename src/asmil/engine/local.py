@@ -14,7 +14,7 @@ from typing import Any
 
 from asmil.engine.driving import drive
 from asmil.engine.fleet import Event, Lost, NotMade, Ready
-from asmil.engine.jobs import MakeWorker, Note, Outcome, Place, Report, ignore, tell_stderr
+from asmil.engine.jobs import MakeWorker, Note, Outcome, Place, Report, ignore, print_note
 from asmil.engine.process import serve
 from asmil.machine.cores import usable_cores
 
@@ -25,7 +25,7 @@ _WHY_NOT_READY = '; its own message is above; a script that starts workers needs
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Runs jobs in `workers` processes, `concurrency` at once in each.
+    """Runs jobs in `workers` processes, in each of them `concurrency` at the same time.
 
     retries: how often a job is tried again after its process died
     threads_per_worker: threads of numerical libraries in a worker; None: the cores divided by the workers, unless
@@ -43,13 +43,13 @@ class LocalEngine:
     retries: int = 1
     threads_per_worker: int | None = None
     devices: Sequence[str] | None = None
-    note: Note = tell_stderr
+    note: Note = print_note
     report: Report = ignore
     item_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.concurrency < 1:
-            raise ValueError("LocalEngine needs at least one worker and one job at once in it")
+            raise ValueError("LocalEngine needs at least one worker, and a concurrency of at least one")
 
     def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end; closing the iterator ends the processes."""

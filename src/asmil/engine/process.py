@@ -25,14 +25,14 @@ from asmil.engine.jobs import (
     attempt,
     describe_broken,
     describe_bug,
-    progress_told_to,
+    reporting_progress_to,
 )
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
 from asmil.machine.process import own_process
 
 _Job = tuple[int, Any]
-_TELL_EVERY_S = 0.2
+_REPORT_EVERY_S = 0.2
 
 
 def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, concurrency: int) -> None:
@@ -77,7 +77,7 @@ def _work(
     while True:
         index, job = jobs.get()
         try:
-            with progress_told_to(_progress_teller(pipe, sending, Progressed(slot, index))):
+            with reporting_progress_to(_progress_reporter(pipe, sending, Progressed(slot, index))):
                 result, error = attempt(worker, job)
         except WorkerBroken as broken:
             with sending:
@@ -92,18 +92,18 @@ def _work(
                 pipe.send(Finished(slot, index, None, f"the result cannot be sent: {describe_bug(error)}"))
 
 
-def _progress_teller(pipe: Connection[Any, Any], sending: threading.Lock, event: Progressed) -> Callable[[], None]:
-    """Reports that a job made progress, at most a few times per second."""
+def _progress_reporter(pipe: Connection[Any, Any], sending: threading.Lock, event: Progressed) -> Callable[[], None]:
+    """A function that reports the progress of a job, at most a few times per second."""
     last = time.monotonic()
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal last
-        if time.monotonic() - last >= _TELL_EVERY_S:
+        if time.monotonic() - last >= _REPORT_EVERY_S:
             last = time.monotonic()
             with sending, suppress(OSError):
                 pipe.send(event)
 
-    return tell
+    return report
 
 
 def _leave(code: int) -> NoReturn:

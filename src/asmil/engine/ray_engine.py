@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from asmil.engine.driving import drive
-from asmil.engine.jobs import MakeWorker, Note, Outcome, tell_stderr
+from asmil.engine.jobs import MakeWorker, Note, Outcome, print_note
 from asmil.engine.ray_fleet import Actors
 from asmil.errors import AsmilError
 
@@ -25,7 +25,7 @@ _WHAT_TO_DO = 'start one with `ray start --head`, give "auto" or its host:port, 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Runs jobs in actors of a Ray cluster, `concurrency` at once in each.
+    """Runs jobs in actors of a Ray cluster, in each of them `concurrency` at the same time.
 
     address: "auto", "host:port" or "ray://host:port" of a running cluster; None: a Ray of this machine, for this run
     workers: how many actors; None: as many as the nodes offer now
@@ -33,7 +33,7 @@ class RayEngine:
     retries: how often a job is tried again after its actor or node died
     item_timeout_s: how long a job may make no progress before its actor is ended; None: no limit
 
-    A Ray session that is already open in this process is used as it is. asmil is installed on all nodes.
+    A Ray session that is already open in this process is used as it is. asmil must be installed on all nodes.
     """
 
     address: str | None = None
@@ -42,12 +42,12 @@ class RayEngine:
     gpus: float = 0.0
     concurrency: int = 2
     retries: int = 3
-    note: Note = tell_stderr
+    note: Note = print_note
     item_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if (self.workers is not None and self.workers < 1) or self.concurrency < 1:
-            raise ValueError("RayEngine needs at least one worker and one job at once in it")
+            raise ValueError("RayEngine needs at least one worker, and a concurrency of at least one")
 
     def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end; closing the iterator ends the actors."""

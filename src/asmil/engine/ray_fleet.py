@@ -17,7 +17,7 @@ from asmil.engine.jobs import (
     attempt,
     describe_broken,
     describe_bug,
-    progress_told_to,
+    reporting_progress_to,
 )
 from asmil.errors import AsmilError
 from asmil.machine.process import own_process
@@ -59,7 +59,7 @@ class Remote:
             self._last_progress[index] = time.monotonic()
 
         try:
-            with progress_told_to(note_progress):
+            with reporting_progress_to(note_progress):
                 result, error = attempt(self._worker, job)
         except WorkerBroken as broken:
             return Lost(self._slot, describe_broken(broken))

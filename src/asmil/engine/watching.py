@@ -1,4 +1,4 @@
-"""Time limits of jobs: how long each has made no progress, and which have reached the limit."""
+"""Time limits of jobs: how long each has made no progress, and which of them are over the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the seeds of a trial look at the same tiles: recorded attention compared between its trainings."""
+"""Agreement between seeds: the recorded attention of the trainings of a trial, compared pair by pair."""
 
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from asmil.cohort.features import FeatureInfo
-from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.inspection import headers_of
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.units import units_of
@@ -79,24 +79,16 @@ class _Inputs:
         config, key = job.config(), (job.manifest, job.features, job.task)
         if key not in self._cohorts:
             cohort = load_cohort(*key)
-            self._cohorts[key] = (cohort, list(_headers(cohort)))
+            self._cohorts[key] = (cohort, headers_of(cohort.slides))
         cohort, infos = self._cohorts[key]
         outcomes = outcomes_of(cohort, units_of(cohort.slides, config.unit), job.task)
         return describe(config, cohort, outcomes.names, infos).made_from()
-
-
-def _headers(cohort: Cohort) -> Iterator[FeatureInfo]:
-    for _, header in inspect_slides(cohort.slides):
-        if isinstance(header, AsmilError):
-            raise header
-        yield header
 
 
 class _Others:
     """The results in a sweep's folder, to find those for the same row of the table as a job."""
 
     def __init__(self, out: Path) -> None:
-        self._out = out
         table = results_table(out)
         self._rows: dict[tuple[Any, ...], set[Path]] = {}
         for row in table.to_dict("records"):

@@ -1,13 +1,13 @@
 """What is measured on a finished run: one set of numbers for each training (fold and seed).
 
     slides         metrics of the task on test slides (test_auc, test_f1, ...) and validation slides (val_auc, ...)
-    attention      how recorded attention moves and how wide it is (jsd_late, effective_share, ...)
+    attention      how much recorded attention changes and how concentrated it is (jsd_late, effective_share, ...)
     tiles          heat maps of test slides against the truth of the tiles (tile_auc, tile_dice, specificity, ...)
     froc           lesion-level FROC of test slides; needs one seed per run folder
-    learning       the course of the validation metrics: best epoch, fall from the best to the last
+    learning       validation metrics over the epochs: the best epoch, and the drop from the best to the last
     bag_features   silhouette of the classes in recorded bag features, at the first, middle and last recording
-    seconds        seconds of an epoch
-    mixture        share of softmax in a trained mixture (zeta)
+    seconds        duration of an epoch
+    mixture        share of softmax in a learned mixture (zeta)
 
 `tiles` and `froc` read `tile_truth.parquet` beside the manifest, which synthetic cohorts have.
 """
@@ -16,16 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from asmil.attention.measures import effective_tiles
+from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.errors import AsmilError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
-
-    from asmil.runs.run import Run
+from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
+from asmil.evaluation.localization.tile_maps import dice, specificity
+from asmil.evaluation.localization.tile_ranking import rank_tiles
+from asmil.evaluation.stability import read_stability
+from asmil.models.inference import infer
+from asmil.runs.epochs import read_epochs
+from asmil.runs.run import Run
 
 Training = tuple[int, int]
 """Fold and seed."""
@@ -36,15 +43,11 @@ SMALL_FOCUS = 4
 
 def _epochs(run: Run) -> Mapping[Training, list[dict[str, Any]]]:
     """The log of every training, one record per epoch."""
-    from asmil.runs.epochs import read_epochs
-
     return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in run.layout.trainings()}
 
 
 def _truth_file(run: Run) -> Path:
     """The truth of the tiles, beside the manifest of the run."""
-    from asmil.cohort.tile_truth import TRUTH_FILE
-
     path = Path(str(run.cohort.manifest)).parent / TRUTH_FILE
     if not path.is_file():
         raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
@@ -53,8 +56,6 @@ def _truth_file(run: Run) -> Path:
 
 def measure_slides(run: Run) -> Numbers:
     """The metrics of the task on the test and validation set of every training."""
-    import numpy as np
-
     form = run.format
     by_training: Numbers = {}
     for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
@@ -75,7 +76,7 @@ def _training(fold: Any, seed: Any) -> Training:
 
 
 def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
-    """The value, or nan where slides of a single class leave it undefined."""
+    """The value; nan if it is undefined, for example since all slides have the same class."""
     assert function is not None
     try:
         return float(function(*given)[0])
@@ -85,8 +86,6 @@ def _defined(function: Callable[..., Any] | None, *given: Any) -> float:
 
 def measure_attention(run: Run) -> Numbers:
     """Means over the recorded slides; see docs/stability.md for the columns."""
-    from asmil.evaluation.stability import read_stability
-
     columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
     by_training: Numbers = {}
     stability = read_stability(run.path)
@@ -100,11 +99,6 @@ def measure_attention(run: Run) -> Numbers:
 
 def measure_tiles(run: Run) -> Numbers:
     """Heat maps of test slides against the truth of the tiles: ranking, and masks at 0.5 of the min-max scaled map."""
-    import numpy as np
-
-    from asmil.cohort.tile_truth import read_tile_truth
-    from asmil.models.inference import infer
-
     tile_truth = read_tile_truth(_truth_file(run), ("tile", "focus"))
     tested = set(run.predictions.query("role == 'test'")["slide"].astype(str))
     by_slide = {str(slide): part for slide, part in tile_truth.groupby("slide")}
@@ -129,13 +123,6 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
 
     heat: N values of the heat map; truth: N rows with tumor and focus (the number of the focus, 0 or below: none)
     """
-    import numpy as np
-
-    from asmil.attention.measures import effective_tiles
-    from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
-    from asmil.evaluation.localization.tile_maps import dice, specificity
-    from asmil.evaluation.localization.tile_ranking import rank_tiles
-
     lesion = truth["tumor"].to_numpy(dtype=bool)
     scores = scale_scores(heat, "minmax")
     if not lesion.any():
@@ -160,8 +147,6 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
 
 def measure_froc(run: Run) -> Numbers:
     """FROC as `asmil localize` reports it, for a run of one training."""
-    from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-
     if len(run.trained) != 1:
         raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
     training = run.trained[0]
@@ -173,7 +158,7 @@ def measure_froc(run: Run) -> Numbers:
 
 
 def measure_learning(run: Run) -> Numbers:
-    """For every validation metric: its best value, its last, the fall between, and the epoch of the best."""
+    """For every validation metric: its best value and the epoch of it, and the drop from the best to the last value."""
     by_training: Numbers = {}
     for training, records in _epochs(run).items():
         numbers: dict[str, float] = {}
@@ -194,7 +179,7 @@ def measure_learning(run: Run) -> Numbers:
 
 def measure_bag_features(run: Run) -> Numbers:
     """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
-    from asmil.evaluation.stability import read_stability
+    # draws figures as well, which machines for training may not be able to
     from asmil.evaluation.stability.bag_features import silhouettes
 
     by_training: Numbers = {}
@@ -210,9 +195,7 @@ def measure_bag_features(run: Run) -> Numbers:
 
 
 def measure_seconds(run: Run) -> Numbers:
-    """The median of the seconds of an epoch, and those of all epochs."""
-    import numpy as np
-
+    """The median duration of an epoch, and the duration of all epochs."""
     return {
         training: {
             "epoch_seconds": float(np.median([record["seconds"] for record in records])),
@@ -223,7 +206,7 @@ def measure_seconds(run: Run) -> Numbers:
 
 
 def measure_mixture(run: Run) -> Numbers:
-    """The share of softmax at the end, for models with a trained mixture; nothing for others."""
+    """The share of softmax at the end, for models with a learned mixture; other models have none."""
     by_training: Numbers = {}
     for training, records in _epochs(run).items():
         zeta = records[-1].get("zeta")

@@ -16,7 +16,7 @@ import numpy as np
 from asmil.errors import AsmilError
 from asmil.experiments.settings import CohortConfig, SearchConfig, Span, SweepConfig
 from asmil.runs.config import RunConfig
-from asmil.settings.config import merge, nested
+from asmil.settings.config import assign
 from asmil.tasks.base import TaskKind
 from asmil.training.initial_weights import resolve_with_init
 
@@ -38,14 +38,11 @@ class Trial:
     point: Point = field(default_factory=dict)
 
     def config(self, given: Mapping[str, Any]) -> RunConfig:
-        """The settings of a run of this trial; `given` is a tree of what the trial does not decide."""
-        tree = dict(given)
-        for name, value in {**self.settings, **self.point}.items():
-            tree = merge(tree, nested(name, value))
-        return resolve_with_init(self.method, self.preset, tree)
+        """The settings of a run of this trial; `given`: the sections that do not depend on the trial."""
+        return resolve_with_init(self.method, self.preset, assign(given, {**self.settings, **self.point}))
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a table of results that tell this trial from others."""
+        """The columns of a table of results that identify this trial."""
         about = {"cohort": self.cohort, "variant": self.variant, "method": self.method, "preset": self.preset}
         return about | {f"set.{name}": value for name, value in self.point.items()}
 
@@ -62,7 +59,7 @@ class Trial:
 class TrainingJob:
     """One run folder to be trained and measured; it is sent to a worker.
 
-    deadline: seconds of the clock after which training stops at the end of an epoch, to be resumed later
+    deadline: a time of `time.time()`; after it, training stops at the end of an epoch, to be resumed later
     again: train from the start if its folder contains another run
     """
 
@@ -91,11 +88,9 @@ class TrainingJob:
 
     def config(self, device: str | None = None) -> RunConfig:
         """The settings of the run; a worker on another device names it."""
-        tree: dict[str, Any] = {"folds": self.folds, "seeds": len(self.seeds), "task": {"kind": self.task}}
-        tree = merge(tree, nested("training.seed", self.seeds[0]))
-        if device is not None:
-            tree = merge(tree, nested("training.device", device))
-        return self.trial.config(tree)
+        training = {"seed": self.seeds[0], **({} if device is None else {"device": device})}
+        given = {"folds": self.folds, "seeds": len(self.seeds), "task": {"kind": self.task}, "training": training}
+        return self.trial.config(given)
 
 
 def format_value(value: Any) -> str:

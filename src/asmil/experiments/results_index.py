@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from asmil.errors import AsmilError
 from asmil.evaluation.result_files import EvaluationFile, Number, read_localization, read_result
+from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
@@ -75,7 +76,7 @@ class ResultsIndex:
     @property
     def viewed_runs(self) -> list[Path]:
         """The runs to look at side by side: all of the first one's cohort."""
-        manifests = {run: _manifest(run) for run in self.run_folders}
+        manifests = {run: Run(run).cohort.manifest for run in self.run_folders}
         return [run for run in self.run_folders if manifests[run] == manifests[self.run_folders[0]]][:MOST_VIEWED]
 
     @property
@@ -181,10 +182,6 @@ def _link(page: Path) -> Link:
     return Link(f"{title}: {parent}" if parent != "." else title, quote(page.as_posix()), note)
 
 
-def _manifest(run: Path) -> Path | None:
-    return Run(run).cohort.manifest
-
-
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "fold-")) for part in path.parts)
 
@@ -204,16 +201,9 @@ def _summary(run: Path) -> RunSummary | None:
         low=headline.low,
         high=headline.high,
         tile_auc=localized.metrics.tile_auc.value if localized else None,
-        alarms=_alarms(run),
+        alarms=tuple(alarm.name for alarm in alarms_of_run(run)),
         patients=evaluated.patients,
     )
-
-
-def _alarms(run: Path) -> tuple[str, ...]:
-    """What is wrong with the predictions and the recorded attention of a run."""
-    from asmil.evaluation.run_alarms import alarms_of_run
-
-    return tuple(alarm.name for alarm in alarms_of_run(run))
 
 
 def _performance(runs: Sequence[RunSummary]) -> str:

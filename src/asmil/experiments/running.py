@@ -27,7 +27,7 @@ from asmil.experiments.plan import (
 )
 from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
-from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
+from asmil.experiments.worker import STOPPED, CohortJob, make_worker
 from asmil.files import remove_abandoned
 from asmil.settings.made_from import DoneBefore
 
@@ -37,7 +37,7 @@ USUAL_WIDTH = 384
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended: done (perhaps before), stopped by the time limit, or failed."""
+    """How a job ended: done now or by an earlier command, stopped by the time limit, or failed."""
 
     job: TrainingJob
     status: str
@@ -54,6 +54,12 @@ class SweepFolder:
     config: SweepConfig
     out: Path
     on_gpu: bool
+
+    def __post_init__(self) -> None:
+        if self.config.group_seeds is True and ONE_SEED & set(self.config.measures):
+            raise AsmilError(
+                "group_seeds: true cannot be used with the measure froc, which needs one seed per run folder"
+            )
 
     def jobs(self, points: Sequence[Point]) -> list[TrainingJob]:
         """The jobs of some points."""
@@ -114,7 +120,7 @@ class SweepFolder:
 def run_together(
     folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None, done: DoneBefore | None = None
 ) -> Iterator[JobEnd]:
-    """Several sweeps without Optuna in one pool of workers, a job of each in turn; see `SweepFolder.run`."""
+    """Several sweeps without Optuna in one pool of workers, taking turns; see `SweepFolder.run`."""
     done = done or DoneBefore()
     deadline = None if seconds is None else time.time() + seconds
     queues = [folder.fixed_jobs() for folder in folders]
@@ -140,7 +146,7 @@ def run_jobs(
         remove_abandoned(out, below=False)
     written: dict[Path, float] = {}
     try:
-        for outcome in engine.run(SweepWorker(), waiting):
+        for outcome in engine.run(make_worker, waiting):
             job = outcome.job
             if outcome.error is not None and not (job.folder / FAILURE_FILE).is_file():
                 write_failure(job, outcome.error)  # the worker died, or met a bug
@@ -159,20 +165,13 @@ def run_jobs(
 def write_cohorts(jobs: Sequence[CohortJob], engine: Engine, again: bool = False) -> None:
     """Write the synthetic cohorts that are not there yet; one with other settings is refused, or written again."""
     to_do = [replace(job, again=again) for job in jobs if not job.is_written()]
-    for outcome in engine.run(SweepWorker(), to_do):
+    for outcome in engine.run(make_worker, to_do):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 
 
-def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
-    """A sweep and where it trains."""
-    if config.group_seeds is True and ONE_SEED & set(config.measures):
-        raise AsmilError("group_seeds: true cannot be used with the measure froc, which needs one seed per run folder")
-    return SweepFolder(config, out, on_gpu)
-
-
 def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
-    """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
+    """Whether fused kernels would train a trial on a GPU, according to its settings."""
     from asmil.runs.model import build_model
     from asmil.tasks.classification import Classification
     from asmil.training.honored import FUSED

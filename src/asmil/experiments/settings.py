@@ -47,7 +47,7 @@ class VariantConfig(Settings):
 
 
 class Span(Settings):
-    """A range of values to draw from; whole numbers where both ends are."""
+    """A range of values to draw from; integers if both ends are integers."""
 
     low: float
     high: float

@@ -1,6 +1,6 @@
 """The files of a sweep: the numbers or the error of every job, and the table of all.
 
-A worker writes `measures.json` into its run folder when it is done, so that a killed sweep has lost nothing; a failed
+A worker writes `measures.json` into its run folder when it is done, so that a killed sweep loses nothing; a failed
 job leaves `failure.json` instead and is tried again by the next command. The table is made of both,
 and `summary_table` shortens it: mean and spread over the trainings of each cohort, variant and point.
 """
@@ -167,7 +167,7 @@ def summary_table(results: pd.DataFrame) -> Table:
 
 
 def summary_columns(results: pd.DataFrame) -> list[str]:
-    """What tells the rows of a summary apart: the variant, the varied settings, and the cohort if there are several."""
+    """The columns that identify a row of a summary: variant, varied settings, and the cohort if there are several."""
     several = "cohort" in results and results["cohort"].nunique() > 1
     return ["variant", *varied_columns(results), *(["cohort"] if several else [])]
 
@@ -185,17 +185,17 @@ def summary_sentence(results: pd.DataFrame) -> str:
         return "No training has finished yet."
     done = results[results["status"] == "done"]
     failed = int((results["status"] == "failed").sum())
-    told = f"{format_count(len(done), 'training')} finished{f', {failed} failed' if failed else ''}."
+    finished = f"{format_count(len(done), 'training')} finished{f', {failed} failed' if failed else ''}."
     metric = next((name for name in CHOOSING if name in done and done[name].notna().any()), None)
     by = ["variant", *varied_columns(results)]
     if metric is None or len(means := done.groupby(by, dropna=False)[metric].mean().dropna()) < 2:
-        return told
+        return finished
     best = means.idxmax()
     values = dict(zip(short_names(by), best if isinstance(best, tuple) else (best,), strict=True))
     named = ", ".join(
         str(value) if name == "variant" else f"{name} {format_value(value)}" for name, value in values.items()
     )
-    return f"{told} Highest mean {metric}: {named} ({format_number(float(means.max()))})."
+    return f"{finished} Highest mean {metric}: {named} ({format_number(float(means.max()))})."
 
 
 def number_columns(results: pd.DataFrame) -> list[str]:

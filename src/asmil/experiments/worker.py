@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.engine.jobs import Place, Report, Worker, made_progress
+from asmil.engine.jobs import Place, Worker, made_progress
 from asmil.errors import AsmilError
 from asmil.experiments.measures import MEASURES
 from asmil.experiments.plan import TrainingJob
@@ -24,7 +24,7 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class CohortJob:
-    """A synthetic cohort to be written. again: also where the folder contains another one."""
+    """A synthetic cohort to be written; again: also if the folder contains another one."""
 
     folder: Path
     config: SyntheticConfig
@@ -42,22 +42,17 @@ class CohortJob:
         return is_synthetic(self.folder, self.config, self.task, self.survival)
 
 
-@dataclass(frozen=True)
-class SweepWorker:
-    """Called once in each worker process; the worker does jobs of both kinds."""
+def make_worker(place: Place) -> Worker:
+    """The worker of a process; it does jobs of both kinds."""
+    from asmil.machine.memory import keep_freed_memory
 
-    def __call__(self, place: Place) -> Worker:
-        """A worker."""
-        from asmil.machine.memory import keep_freed_memory
-
-        keep_freed_memory()
-        return _Worker(place.device, place.report)
+    keep_freed_memory()
+    return _Worker(place.device)
 
 
 @dataclass(frozen=True)
 class _Worker:
     device: str
-    report: Report
 
     def __call__(self, job: CohortJob | TrainingJob) -> Any:
         if isinstance(job, CohortJob):
@@ -95,7 +90,7 @@ class _Worker:
             train_run(job.manifest, job.folder, config, job.features, Watch(), again=job.again)
         except Interrupted:
             if job.deadline is None or time.time() < job.deadline:
-                raise KeyboardInterrupt from None  # the user asked, not the clock
+                raise KeyboardInterrupt from None  # interrupted by the user, not by the time limit
             return STOPPED
         trained_s = time.perf_counter() - began
         rows = measured_rows(job, self.device)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.cohort.locate import find_features
-from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort, read_manifest
+from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.errors import AsmilError, did_you_mean
 from asmil.runs.cohort import RunCohort
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
-from asmil.tables.columns import ColumnMapping
 from asmil.tables.names import is_feature_file
 from asmil.tables.text_table import is_table
 
@@ -35,66 +34,51 @@ class AskedSlide:
     joined: tuple[Slide, ...] = ()
 
 
-@dataclass(frozen=True)
-class SlidePlaces:
-    """Where features and images of slides are.
+def cohort_slides(cohort: RunCohort, features: Path | None = None) -> dict[str, Slide]:
+    """The slides of a run's cohort that have features, by name; empty if its manifest is missing.
 
-    manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user gives
-    columns: the column mapping that the run was trained with
-    trained_features: where the features of the run's cohort were, if not next to its manifest
+    features: where they are, if the user gives it
     """
+    return {slide.slide: slide for slide in cohort.read(features=features)[0].slides} if cohort.is_there else {}
 
-    manifest: Path | None = None
-    features: Path | None = None
-    images: Path | None = None
-    columns: ColumnMapping | None = None
-    trained_features: Path | None = None
 
-    @classmethod
-    def of_run(cls, cohort: RunCohort, features: Path | None = None, images: Path | None = None) -> SlidePlaces:
-        """The places of the cohort of a run; features, images: given by the user."""
-        return cls(cohort.manifest, features, images, cohort.columns, cohort.features_there)
-
-    def cohort(self) -> dict[str, Slide]:
-        """The slides of the cohort that have features, by name; empty if its manifest is missing."""
-        if self.manifest is None or not self.manifest.is_file():
-            return {}
-        cohort, _ = read_manifest(self.manifest, self.features or self.trained_features, None, self.columns)
-        return {slide.slide: slide for slide in cohort.slides}
-
-    def image_files(self) -> dict[str, SlideFile]:
-        """The images by slide: those that the user gives, or those of the manifest."""
-        if self.images is not None:
-            return {file.name: file for file in find_slides(self.images)}
-        if self.manifest is None or not self.manifest.is_file():
-            return {}
-        beside = (self.manifest.parent / SLIDES_FOLDER).is_dir()
-        if not beside and "image" not in read_table(self.manifest, self.columns).cells:
-            return {}
-        return {file.name: file for file in find_slides(self.manifest, self.columns)}
+def image_files(cohort: RunCohort, images: Path | None = None) -> dict[str, SlideFile]:
+    """The images by slide: those in a folder or table that the user gives, or those of the manifest."""
+    if images is not None:
+        return {file.name: file for file in find_slides(images)}
+    if cohort.manifest is None or not cohort.is_there:
+        return {}
+    beside = (cohort.manifest.parent / SLIDES_FOLDER).is_dir()
+    if not beside and "image" not in read_table(cohort.manifest, cohort.columns).cells:
+        return {}
+    return {file.name: file for file in find_slides(cohort.manifest, cohort.columns)}
 
 
 def asked_slides(
-    asked: Sequence[str], places: SlidePlaces, of_role: Sequence[str] = (), needs_features: bool = True
+    asked: Sequence[str],
+    trained_on: RunCohort,
+    features: Path | None = None,
+    images: Path | None = None,
+    of_role: Sequence[str] = (),
+    needs_features: bool = True,
 ) -> list[AskedSlide]:
     """The slides that the user names, each once and in their order.
 
+    features, images: folders, files or tables that the user gives; default: those of the cohort
     of_role: the slides of the cohort to use if none is named; one without features fails when it is drawn
     needs_features: whether a slide without features is refused; scores may have coordinates of their own
     """
-    cohort, images = places.cohort(), places.image_files()
-    more = {}
-    if places.features is not None:
-        more = {slide.slide: slide for slide in cohort_from_features(places.features).slides}
+    cohort, files = cohort_slides(trained_on, features), image_files(trained_on, images)
+    more = {} if features is None else {slide.slide: slide for slide in cohort_from_features(features).slides}
     chosen: dict[str, AskedSlide] = {}
     for word in asked or of_role:
         meant = _meaning(word, cohort, more) if asked else [(word, cohort.get(word), None)]
         for name, slide, image in meant:
-            file = images.get(name)
+            file = files.get(name)
             path = image or (file.path if file is not None and file.path.exists() else None)
             mpp = (file.mpp if file is not None else None) or (slide.mpp if slide is not None else None)
             if slide is None and needs_features and asked:
-                where = places.features or (places.manifest and places.manifest.parent / "features")
+                where = features or (trained_on.manifest and trained_on.manifest.parent / "features")
                 raise AsmilError(
                     f"{name}: no features of this slide were found{f' in {where}' if where else ''}; extract it with "
                     "`asmil extract` and give the folder with --features"

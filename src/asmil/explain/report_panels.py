@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
-from asmil.explain.asked_slides import SlidePlaces
+from asmil.explain.asked_slides import cohort_slides, image_files
 from asmil.explain.attention_finding import attention_finding
 from asmil.explain.caveats import Caveats
 from asmil.explain.color_scale import average_weight, color_scale, natural_scale
@@ -32,10 +32,10 @@ MOST_TRAININGS = 10
 """Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""
 
 
-def image_files(cohort: RunCohort) -> dict[str, SlideFile]:
+def known_images(cohort: RunCohort) -> dict[str, SlideFile]:
     """The slide images of a cohort by name; empty if they cannot be found."""
     try:
-        return SlidePlaces.of_run(cohort).image_files()
+        return image_files(cohort)
     except AsmilError:
         return {}
 
@@ -93,7 +93,7 @@ def run_panels(run: Run, names: Iterable[str], alarms: Sequence[str] = ()) -> di
         return {}
     panels: dict[str, list[Figure]] = {}
     with suppress(AsmilError):
-        cohort, images = SlidePlaces.of_run(run.cohort).cohort(), image_files(run.cohort)
+        cohort, images = cohort_slides(run.cohort), known_images(run.cohort)
         known = [cohort[name] for name in names if name in cohort]
         if not known:
             return {}

@@ -26,15 +26,14 @@ from asmil.classic.settings import contenders
 from asmil.cohort.bag import Bag
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
-from asmil.files import write_json, write_text
 from asmil.models.base import MILModel
 from asmil.models.registry import build
 from asmil.paper.datasets import Size, dataset, stand_in
 from asmil.paper.printed import PrintedTable, printed_table
 from asmil.paper.report import SMALL, SMOKE, STAND_IN
-from asmil.reporting import Document, Section, Table, jsonable, markdown_document
+from asmil.reporting import Document, Section, Table, jsonable
+from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number
-from asmil.reporting.page import html_document
 from asmil.settings.made_from import DoneBefore
 from asmil.synthetic.bags import write_synthetic
 
@@ -66,8 +65,8 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked for. again: count again what was counted from something else, instead of refusing."""
+class CountRequest:
+    """What is counted, and where; again: count again what was counted from something else, instead of refusing."""
 
     out: Path
     size: Size
@@ -83,13 +82,11 @@ def write_counted(
 
     again: count again what was counted from something else, instead of refusing
     """
-    counted = COUNTERS[table](printed_table(table), Asked(out, size, cohort, features, again))
-    document = counted_document(counted)
-    write_text(out / "table.html", html_document(document))
-    write_text(out / "table.md", markdown_document(document))
+    counted = COUNTERS[table](printed_table(table), CountRequest(out, size, cohort, features, again))
     numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in counted.values.items()]
     about = {"table": table, "synthetic": counted.synthetic, "size": size}
-    write_json(out / "table.json", jsonable({**about, "numbers": numbers, "notes": counted.notes}))
+    data = jsonable({**about, "numbers": numbers, "notes": counted.notes})
+    write_document(counted_document(counted), out / "table.html", data)
     return counted
 
 
@@ -134,7 +131,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() else format_number(value)
 
 
-def _affine(table: PrintedTable, asked: Asked) -> Counted:
+def _affine(table: PrintedTable, asked: CountRequest) -> Counted:
     values: Values = {}
     notes = []
     for column in table.columns:
@@ -169,7 +166,7 @@ def cost_model(method: str) -> MILModel:
 
 
 def cost_bag(tiles: int = TILES) -> Bag:
-    """A bag as the paper's count has it."""
+    """A bag of the size that the paper counts with."""
     draw = torch.Generator().manual_seed(0)
     side = math.isqrt(tiles) + 1
     coords = torch.stack([torch.arange(tiles) % side, torch.arange(tiles) // side], dim=1) * 256
@@ -221,7 +218,7 @@ def _median_ms(work: Callable[[], None], repeats: int, device: torch.device) -> 
     return statistics.median(times[2:])
 
 
-def _cost(table: PrintedTable, asked: Asked) -> Counted:
+def _cost(table: PrintedTable, asked: CountRequest) -> Counted:
     repeats = 3 if asked.size == "quick" else 20
     values: Values = {}
     names = []
@@ -267,7 +264,7 @@ def stand_in_set(name: str, share: float = 1.0) -> BagSet:
     return make_bag_set(Path(f"{name}.npz"), features, bag, (bag < positive).astype(np.int64))
 
 
-def _classic_sets(table: PrintedTable, asked: Asked) -> Counted:
+def _classic_sets(table: PrintedTable, asked: CountRequest) -> Counted:
     sets = _sets(asked.cohort, asked.size)
     values: Values = {}
     for row in table.rows:
@@ -282,7 +279,7 @@ def _classic_sets(table: PrintedTable, asked: Asked) -> Counted:
     return Counted(table, values, names, asked.cohort is None, asked.size, why)
 
 
-def _classic(table: PrintedTable, asked: Asked) -> Counted:
+def _classic(table: PrintedTable, asked: CountRequest) -> Counted:
     sets, out = _sets(asked.cohort, asked.size), asked.out
     epochs = {"quick": 2, "small": 20, "full": 40}[asked.size]
     seeds, folds = {"quick": (1, 2), "small": (2, 5), "full": (5, 10)}[asked.size]
@@ -314,7 +311,7 @@ def _sets(folder: Path | None, size: Size) -> dict[str, BagSet]:
     return {bag_set.name: bag_set for bag_set in bag_sets if bag_set.name in SETS}
 
 
-Counter = Callable[[PrintedTable, Asked], Counted]
+Counter = Callable[[PrintedTable, CountRequest], Counted]
 COUNTERS: dict[str, Counter] = {
     "affine": _affine,
     "cost": _cost,

@@ -1,7 +1,7 @@
 """The data sets of the paper: how they are split, how many slides they have, and synthetic stand-ins of the same shape.
 
 A stand-in has the counts, classes and sites of the data set, and rates of tumor tiles as far as they are published
-(CAMELYON: few tiles; BRACS: many). Its features are synthetic, so that its numbers are no numbers about the data set.
+(CAMELYON: few tiles; BRACS: many). Its features are synthetic, so its results say nothing about the data set itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKBONES = {
     "pathgen_clip_vit_l": "easy",
     "uni_vit_l": "easy",
 }
-"""How hard the stand-in for the features of an encoder is."""
+"""The difficulty of the stand-in for the features of each encoder."""
 USUAL_BACKBONE = "vit_s_ssl"
 
 
@@ -117,7 +117,7 @@ QUICK_CENSORED = 0.5
 
 
 def stand_in(data_set: Dataset, size: Size, backbone: str = USUAL_BACKBONE) -> CohortConfig:
-    """A synthetic cohort of the shape of a data set; `quick` and `small` keep the shares of the parts."""
+    """A synthetic cohort with the sizes of a data set; `quick` and `small` keep the proportions of its parts."""
     scale = SCALES[size]
     slides = max(20, min(scale.most_slides, round(scale.slides * data_set.slides)))
     survives = data_set.task == "survival"

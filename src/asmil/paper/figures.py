@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.evaluation.stability import read_stability
@@ -11,23 +10,18 @@ from asmil.evaluation.stability.analysis import RunStability
 from asmil.evaluation.stability.bag_features import bag_feature_figure
 from asmil.evaluation.stability.figures import choose_slide, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
-from asmil.files import replacing, write_text
 from asmil.paper.recipes import FigureKind
 from asmil.paper.running import PaperRun
 from asmil.reporting import Figure
+from asmil.reporting.files import write_figures
 
 
-def write_figures(run: PaperRun) -> list[Path]:
-    """Draw what the recipe asks for, for each cohort, from the first seed of each row; returns the files."""
-    written = []
+def write_paper_figures(run: PaperRun) -> None:
+    """Draw what the recipe asks for, for each cohort, from the first seed of each row."""
     for kind in run.recipe.figures:
         for cohort, stabilities in _recorded(run).items():
-            for name, figure in _figures(kind, stabilities):
-                stem = run.out / "figures" / f"{kind}-{cohort}{f'-{name}' if name else ''}"
-                path = _write(stem, figure)
-                if path is not None:
-                    written.append(path)
-    return written
+            drawn = {f"{kind}-{cohort}{f'-{name}' if name else ''}": fig for name, fig in _figures(kind, stabilities)}
+            write_figures(drawn, run.out / "figures")
 
 
 def _recorded(run: PaperRun) -> dict[str, dict[str, RunStability]]:
@@ -55,14 +49,3 @@ def _figures(kind: FigureKind, stabilities: dict[str, RunStability]) -> Iterator
         draw = bag_feature_figure if kind == "bag_features" else histogram_figure
         for name, stability in stabilities.items():
             yield name.replace("+", "-").replace(" ", "-"), draw(stability)
-
-
-def _write(stem: Path, figure: Figure) -> Path | None:
-    if figure.content is None:
-        return None
-    if isinstance(figure.content, str):
-        write_text(stem.with_suffix(".svg"), figure.content)
-        return stem.with_suffix(".svg")
-    with replacing(stem.with_suffix(".png")) as partial:
-        partial.write_bytes(figure.content)
-    return stem.with_suffix(".png")

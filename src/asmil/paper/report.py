@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from asmil.files import write_json, write_text
 from asmil.paper.comparing import Cell, Effect, Verdict, cells, effects
 from asmil.paper.printed import printed
 from asmil.paper.running import PaperRun
-from asmil.reporting import Document, Folded, Section, Table, jsonable, markdown_document
+from asmil.reporting import Document, Folded, Section, Table, jsonable
+from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
-from asmil.reporting.page import html_document
 
 STAND_IN = (
     "SYNTHETIC STAND-IN: these cohorts have the sizes, classes and sites of the paper's data, but synthetic features. "
@@ -109,12 +108,9 @@ def _counted_effects(compared: Sequence[Effect]) -> str:
 
 def write_paper(run: PaperRun, results: pd.DataFrame) -> Path:
     """Write `table.html`, `table.md` and `table.json` into the folder of the run; returns the page."""
-    document = paper_document(run, results)
-    write_text(run.out / "table.html", html_document(document))
-    write_text(run.out / "table.md", markdown_document(document))
     ours, compared = _compare(run, results)
-    write_json(run.out / "table.json", jsonable({**run.about(), "cells": ours, "effects": compared}))
-    return run.out / "table.html"
+    numbers = jsonable({**run.about(), "cells": ours, "effects": compared})
+    return write_document(paper_document(run, results), run.out / "table.html", numbers)
 
 
 def _number(value: float, digits: int = 3) -> str:

@@ -29,7 +29,7 @@ ABOUT_FILE = "paper.json"
 class PaperRun:
     """A recipe that is run.
 
-    size: quick, small or full; sizes below full are for the machinery, not for conclusions
+    size: quick, small or full; smaller sizes than full are for trying a recipe and allow no conclusions
     cohort: the user's manifest; None: synthetic stand-ins
     datasets, rows: some of the recipe; none: all
     slides: of a stand-in, instead of those of the size; cohorts: a folder in which several runs share stand-ins

@@ -207,7 +207,6 @@ def estimate_cell(
     spread: tuple[str, float] | None = None,
     scale: tuple[float, float] | None = None,
     *,
-    notes: tuple[str, ...] = (),
     strong: bool = False,
 ) -> Cell:
     """A cell with value and interval.
@@ -224,7 +223,6 @@ def estimate_cell(
         bar = (low, high, value)
     return Cell(
         format_number(estimate.value),
-        notes=notes,
         interval="" if math.isnan(estimate.value) else format_interval_of(estimate),
         spread="" if math.isnan(sd) else format_number(sd),
         spread_over=over,

@@ -22,11 +22,11 @@ def format_number(value: float, digits: int = 3) -> str:
     return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
-def format_interval(interval: Interval, between: str = " to ") -> str:
+def format_interval(interval: Interval) -> str:
     """Both limits of an interval; a dash if it is undefined."""
     if math.isnan(interval.low):
         return UNDEFINED_TEXT
-    return f"{format_number(interval.low)}{between}{format_number(interval.high)}"
+    return f"{format_number(interval.low)} to {format_number(interval.high)}"
 
 
 def format_interval_of(estimate: Estimate) -> str:

@@ -14,7 +14,7 @@ from asmil.models.base import MILModel, ModelConfig
 from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
 from asmil.models.shared_presets import VLSA_SURVIVAL
-from asmil.settings.config import Settings, merge, nested, parse_settings
+from asmil.settings.config import Settings, assign, merge, parse_settings
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
@@ -427,10 +427,7 @@ def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mappin
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The settings with some changes, by dotted names."""
-    tree = config.model_dump(mode="json")
-    for name, value in settings.items():
-        tree = merge(tree, nested(name, value))
-    return parse_run_config(tree)
+    return parse_run_config(assign(config.model_dump(mode="json"), settings))
 
 
 def preset_names(method: Method) -> list[str]:

@@ -88,6 +88,17 @@ def nested(name: str, value: Any) -> dict[str, Any]:
     return {head: nested(rest, value) if rest else value}
 
 
+def assign(tree: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree, updated with settings by their dotted names.
+
+    >>> assign({"training": {"lr": 0.1}}, {"training.epochs": 3})
+    {'training': {'lr': 0.1, 'epochs': 3}}
+    """
+    for name, value in settings.items():
+        tree = merge(tree, nested(name, value))
+    return dict(tree)
+
+
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A tree as dotted names; the inverse of `nested`.
 

@@ -111,7 +111,7 @@ class EvaluatedMaps:
     def _trained(self, slide: Slide) -> list[TrainedModel]:
         roles = self._roles(slide)
         folds = roles.get(self.role, set())
-        trained = [one for one in self.run.trained if not roles or one.fold in folds]
+        trained = [model for model in self.run.trained if not roles or model.fold in folds]
         if not trained:
             raise AsmilError(
                 f"{slide.slide}: no training of the fold in which its role is {self.role} is finished; finish the "

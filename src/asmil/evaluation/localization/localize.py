@@ -212,9 +212,7 @@ def _read_cohort(maps: EvaluatedMaps, settings: LocalizeSettings) -> tuple[Cohor
 
 def _cohort_of(maps: EvaluatedMaps, settings: LocalizeSettings) -> RunCohort:
     """The cohort of the run, or the one that the user names."""
-    if settings.cohort is not None:
-        return RunCohort(settings.cohort)
-    return maps.run.cohort
+    return maps.run.cohort if settings.cohort is None else RunCohort(settings.cohort)
 
 
 def _scalings(settings: LocalizeSettings, normal: frozenset[str]) -> tuple[Scaling, ...]:

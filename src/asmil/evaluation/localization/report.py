@@ -11,7 +11,7 @@ from asmil.evaluation.localization.figures import froc_figure, pictured_slides, 
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
-from asmil.explain.report_panels import image_files
+from asmil.explain.report_panels import known_images
 from asmil.reporting import Block, Cell, Document, Figure, Heading, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.estimate import Estimate, jsonable
@@ -159,7 +159,7 @@ def _result_figures(localization: Localization) -> list[Block]:
 
 
 def _maps(localization: Localization) -> list[Block]:
-    images = image_files(localization.trained_on)
+    images = known_images(localization.trained_on)
     blocks: list[Block] = [
         "The first tumor and normal slides in the cohort, not selected by their maps. Orange: tiles above the "
         "threshold; black line: annotated tumor."

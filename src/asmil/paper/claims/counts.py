@@ -58,7 +58,7 @@ def entmax_slower() -> Ruling:
 
 
 def _kept_bytes(method: str) -> int:
-    """Bytes of different storages that the graph of one training step holds."""
+    """Bytes that the graph of one training step keeps in memory, each storage counted once."""
     model = cost_model(method).train()
     bag = model.prepare(cost_bag())
     kept: dict[int, int] = {}
@@ -74,7 +74,7 @@ def _kept_bytes(method: str) -> int:
 
 
 WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {"entmax-slower": entmax_slower}
-"""Measured here where no trainings were timed."""
+"""Rules for claims whose trainings were not timed: measured on this machine."""
 RULES: dict[str, Callable[[], Ruling]] = {
     "temporal-ensembling-memory": temporal_memory,
     "no-inference-cost": no_inference_cost,

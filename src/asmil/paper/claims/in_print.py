@@ -170,7 +170,7 @@ WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {
     "competitive-resnet": competitive_resnet,
     "survival-best": survival_best,
 }
-"""For rankings that were not run: whether the printed table supports the claim."""
+"""Rules for rankings that were not run: whether the printed table supports the claim."""
 
 RULES: dict[str, Callable[[], Ruling]] = {
     "gain-bracs": gain_bracs,

@@ -13,7 +13,7 @@ import pandas as pd
 from asmil.errors import AsmilError
 from asmil.settings.documents import read_json
 
-CARRIED = "data/measured"
+BUNDLED = "data/measured"
 """In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made."""
 
 
@@ -27,7 +27,7 @@ class Measured:
     """Results by table. Folders of `asmil paper` take precedence over bundled results; smoke sizes are left out."""
 
     def __init__(self, runs: Path | None = None) -> None:
-        self._sources: dict[str, _Source] = {**_carried(), **({} if runs is None else _found(runs))}
+        self._sources: dict[str, _Source] = {**_bundled(), **({} if runs is None else _of_folder(runs))}
 
     def has(self, table: str) -> bool:
         """Whether there are results of a table."""
@@ -42,8 +42,8 @@ class Measured:
         return self._sources[table].where if self.has(table) else ""
 
 
-def _carried() -> dict[str, _Source]:
-    folder = files("asmil.paper").joinpath(CARRIED)
+def _bundled() -> dict[str, _Source]:
+    folder = files("asmil.paper").joinpath(BUNDLED)
     if not folder.is_dir():
         return {}
     sources = {}
@@ -51,11 +51,11 @@ def _carried() -> dict[str, _Source]:
         if entry.name.endswith(".csv"):
             table = entry.name.removesuffix(".csv")
             results = pd.read_csv(StringIO(entry.read_text(encoding="utf-8")))
-            sources[table] = _Source(f"asmil/paper/{CARRIED}/{entry.name}", results)
+            sources[table] = _Source(f"asmil/paper/{BUNDLED}/{entry.name}", results)
     return sources
 
 
-def _found(runs: Path) -> dict[str, _Source]:
+def _of_folder(runs: Path) -> dict[str, _Source]:
     if not runs.is_dir():
         raise AsmilError(f"{runs}: there is no such folder; give --runs a folder that holds results of `asmil paper`")
     sources: dict[str, _Source] = {}

@@ -3,8 +3,8 @@
 A difference is pooled over data sets: averaged for every seed, then a 95 % interval by Student's t over seeds. *Clear*
 means that the interval excludes 0. Unless a rule says otherwise, a claim is supported if every difference that it
 names is clear in the claimed direction, not supported if any is clear in the other direction or all are negligible
-(their intervals lie within 0.01 of 0), and undecided otherwise. Claims that are no more than this are data: a
-`Comparison` or a `Lead` in `data/claims.yaml`.
+(their intervals lie within 0.01 of 0), and undecided otherwise. Claims that need no other rule are
+data: a `Comparison` or a `Lead` in `data/claims.yaml`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Difference:
 
 
 class Missing(Exception):
-    """The trainings that a rule needs are missing."""
+    """Results of trainings that a rule needs are missing."""
 
 
 def _short(value: float) -> str:

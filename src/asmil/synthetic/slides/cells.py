@@ -91,9 +91,9 @@ def _along(outlines: Outlines, spacing_um: float) -> tuple[Points, NDArray[np.fl
         closed = np.concatenate([outline, outline[:1]])
         steps = np.diff(closed, axis=0)
         length = np.concatenate([[0], np.hypot(*steps.T).cumsum()])
-        places = np.arange(0, length[-1], spacing_um)
-        points.append(np.stack([np.interp(places, length, closed[:, axis]) for axis in (0, 1)], axis=1))
-        edge = np.clip(np.searchsorted(length, places, side="right") - 1, 0, len(steps) - 1)
+        distances = np.arange(0, length[-1], spacing_um)
+        points.append(np.stack([np.interp(distances, length, closed[:, axis]) for axis in (0, 1)], axis=1))
+        edge = np.clip(np.searchsorted(length, distances, side="right") - 1, 0, len(steps) - 1)
         angles.append(np.arctan2(steps[edge, 1], steps[edge, 0]))
     return np.concatenate(points), np.concatenate(angles)
 
@@ -127,9 +127,9 @@ def _glands(rng: np.random.Generator, layout: Layout) -> tuple[Outlines, Outline
     distance = np.linalg.norm(from_center, axis=2, keepdims=True)
     lumens = centers[:, None] + from_center * np.clip(1 - height_um / distance, 0.06, None)
     basal = centers[:, None] + from_center * np.clip(1 - 0.36 * height_um / distance, 0.3, None)
-    places, angles = _along(basal, rng.uniform(5.5, 7.5))
-    places = places + rng.normal(0, 1.2, places.shape)
-    return outer, lumens, _nuclei(rng, layout, Nucleus.EPITHELIAL, places, angles + np.pi / 2, in_stroma=False)
+    nuclei, angles = _along(basal, rng.uniform(5.5, 7.5))
+    nuclei = nuclei + rng.normal(0, 1.2, nuclei.shape)
+    return outer, lumens, _nuclei(rng, layout, Nucleus.EPITHELIAL, nuclei, angles + np.pi / 2, in_stroma=False)
 
 
 def _vessels(rng: np.random.Generator, layout: Layout) -> tuple[Outlines, Points, Nuclei]:
@@ -141,8 +141,8 @@ def _vessels(rng: np.random.Generator, layout: Layout) -> tuple[Outlines, Points
     outlines = _outlines(rng, centers, radii, 0.06)
     red = centers[:, None] + jittered_grid(rng, (52, 52), 7.5, 0.3)[None] - 26
     inside = np.linalg.norm(red - centers[:, None], axis=2) < radii.min(axis=1, keepdims=True) - 3.5
-    places, angles = _along(outlines, 11.0)
-    return outlines, red[inside], _nuclei(rng, layout, Nucleus.SPINDLE, places, angles, in_stroma=False)
+    nuclei, angles = _along(outlines, 11.0)
+    return outlines, red[inside], _nuclei(rng, layout, Nucleus.SPINDLE, nuclei, angles, in_stroma=False)
 
 
 def _vacuoles(rng: np.random.Generator, layout: Layout) -> Outlines:
@@ -178,21 +178,21 @@ def _filling(
     rng: np.random.Generator, layout: Layout, mask: Mask, kind: Nucleus, spacing_um: float, jitter: float
 ) -> Nuclei:
     """Nuclei all over a mask."""
-    places = jittered_grid(rng, layout.size_um, spacing_um, jitter)
-    return _nuclei(rng, layout, kind, places[layout.at(mask, places)], None, in_stroma=False)
+    centers = jittered_grid(rng, layout.size_um, spacing_um, jitter)
+    return _nuclei(rng, layout, kind, centers[layout.at(mask, centers)], None, in_stroma=False)
 
 
 def _nuclei(
     rng: np.random.Generator,
     layout: Layout,
     kind: Nucleus,
-    places: Points,
+    centers: Points,
     angles: NDArray[np.float64] | None,
     in_stroma: bool,
 ) -> Nuclei:
-    sprites = choose_sprites(rng, kind, angles, len(places))
-    kept = layout.at(layout.tissue, places)
-    return Nuclei(places[kept], sprites[kept], np.full(int(kept.sum()), in_stroma))
+    sprites = choose_sprites(rng, kind, angles, len(centers))
+    kept = layout.at(layout.tissue, centers)
+    return Nuclei(centers[kept], sprites[kept], np.full(int(kept.sum()), in_stroma))
 
 
 def _joined(*parts: Nuclei) -> Nuclei:

@@ -201,9 +201,9 @@ class SlideRenderer:
     def _nuclei(self, left: int, top: int, width: int, height: int, body: Bytes, clear: Bytes) -> Bytes:
         """Nuclei whose centers are far enough inside for the whole sprite; others do not reach the block."""
         cells, reach = self._cells.nuclei, self._reach_px
-        places = np.rint(cells.centers / self._mpp).astype(np.int64) - (left, top)
-        chosen = np.flatnonzero(((places >= reach) & (places < (width - reach, height - reach))).all(axis=1))
-        x, y = places[chosen].T
+        centers = np.rint(cells.centers / self._mpp).astype(np.int64) - (left, top)
+        chosen = np.flatnonzero(((centers >= reach) & (centers < (width - reach, height - reach))).all(axis=1))
+        x, y = centers[chosen].T
         allowed = (clear[y, x] == 0) & ~(cells.in_stroma[chosen] & (body[y, x] > 0))
         layer = np.zeros((height, width), dtype=np.uint8)
         for column, row, number in np.stack([x, y, cells.sprites[chosen]], axis=1)[allowed].tolist():
@@ -225,9 +225,9 @@ class SlideRenderer:
 
     def _draw_red_cells(self, eosin: Bytes, left: int, top: int) -> None:
         radius = max(1, round(RED_CELL_RADIUS_UM / self._mpp))
-        places = np.rint(self._cells.red_cells / self._mpp).astype(np.int64) - (left, top)
-        met = ((places >= -radius) & (places < np.add(eosin.shape[::-1], radius))).all(axis=1)
-        for x, y in places[met].tolist():
+        centers = np.rint(self._cells.red_cells / self._mpp).astype(np.int64) - (left, top)
+        met = ((centers >= -radius) & (centers < np.add(eosin.shape[::-1], radius))).all(axis=1)
+        for x, y in centers[met].tolist():
             cv2.circle(eosin, (x, y), radius, RED_CELL_EOSIN, -1)
 
 
