@@ -135,7 +135,7 @@ class Measured:
             original(steps, due)
             epochs.append(self.clock() - started)
 
-        groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE)
+        groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE[self.device.type])
         per_epoch: list[float] = []
         stacked_step.StackedSteps.run_epoch = timed  # type: ignore[method-assign]
         try:

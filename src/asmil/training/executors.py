@@ -37,8 +37,8 @@ OnStart = Callable[[FoldSeedJob, int], None]
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
 PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "side_by_side", "plain")
-MOST_SIDE_BY_SIDE = 32
-"""Trainings side by side; with more, their weights no longer fit into the caches of a CPU."""
+MOST_SIDE_BY_SIDE = {"cpu": 32, "cuda": 64}
+"""Trainings side by side, by kind of device; with more, their weights no longer fit into the caches of a CPU."""
 LOOKED_AT = 64
 """Bags whose lengths decide whether trainings run side by side."""
 DESCRIPTIONS: dict[Executor, str] = {
@@ -141,7 +141,7 @@ class JobRunner:
         if executor == "plain":
             return 1
         if executor == "side_by_side":
-            return MOST_SIDE_BY_SIDE
+            return MOST_SIDE_BY_SIDE[job.data.device.type]
         model, pool = job.model_and_task()[0], self._resident(job)
         if executor == "fused":
             from asmil.training.fused.train import members_that_fit

@@ -61,6 +61,14 @@ class StackedDraws:
             drawn.append(numbers)
         return drawn
 
+    def without_padding(self, drawn: Sequence[Tensor], tiles: int) -> list[Tensor]:
+        """The numbers of a step, n x ..., cut to those of a bag of this many tiles."""
+        uses = self._uses(tiles)
+        return [
+            numbers[(slice(None), *(slice(size) for size in use.shape))]
+            for numbers, use in zip(drawn, uses, strict=True)
+        ]
+
     @contextmanager
     def handing_out(self, numbers: Sequence[Tensor]) -> Iterator[None]:
         """A block in which one training pass uses these numbers."""

@@ -54,7 +54,7 @@ class StepCost:
         weights = sum(parameter.numel() for parameter in model.parameters())
         if device != "cpu":
             return StepCost(1e9, 1.0, 0.0, 0.0)
-        return StepCost(3000.0, 0.5 + 3.5e-4 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
+        return StepCost(8000.0, 0.5 + 3.5e-4 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
 
 
 def common_steps(orders: Sequence[Sequence[Hashable]]) -> Iterator[tuple[Hashable, list[int]]]:
