@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,7 @@ from asmil.cli.options import argument, option
 
 if TYPE_CHECKING:
     from asmil.api.functions import TrainingRequest
+    from asmil.machine.timing import Timings
     from asmil.runs.config import RunConfig
     from asmil.runs.writer import RunWriter
     from asmil.training.run import RunPlan
@@ -113,6 +116,9 @@ def train(
         list[str] | None, option("Also send metrics to tensorboard, wandb or mlflow; may be repeated.", metavar="NAME")
     ] = None,
     log: Annotated[Path | None, option("Also append plain lines of progress to this file.")] = None,
+    profile: Annotated[
+        bool, option("Also print where the time went: slides, steps, validation, checkpoints, ...", "--profile")
+    ] = False,
     as_json: options.Json = False,
     again: options.Again = False,
     quiet: options.Quiet = False,
@@ -128,6 +134,7 @@ def train(
     from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.machine.memory import keep_freed_memory
+    from asmil.machine.timing import measured, timed
     from asmil.training.run_parts import follow
     from asmil.training.shared_steps import step_processes
 
@@ -143,8 +150,12 @@ def train(
         if dry_run:
             _print_plan(request, request.plan(processes), as_json)
             return
-        folder = request.run(messages(quiet), log, processes)
-        _print_results(folder, request.config, as_json)
+        with measured() as timings:
+            folder = request.run(messages(quiet), log, processes)
+            with timed("evaluation and report"):
+                _print_results(folder, request.config, as_json)
+        if profile:
+            _print_profile(timings)
 
 
 def _request(given: dict[str, Any]) -> TrainingRequest:
@@ -229,6 +240,18 @@ def _print_plan(request: TrainingRequest, plan: RunPlan, as_json: bool) -> None:
     lines += [*initialization_lines(plan), f"settings:\n{settings.rstrip()}", f"output: {request.out}{finished}"]
     for line in [*lines, "nothing was written, since --dry-run was given"]:
         say(results(), line)
+
+
+def _print_profile(timings: Timings) -> None:
+    """The seconds of every stage, the longest first; the start of the process is a stage, too."""
+    import psutil
+
+    from asmil.console import messages, say
+
+    whole = time.time() - psutil.Process().create_time()
+    seconds = timings.seconds + Counter({"start of the command": whole - timings.seconds.total()})
+    for name, spent in seconds.most_common():
+        say(messages(), f"profile: {name} {spent:.1f} s ({spent / whole:.0%})")
 
 
 def _print_results(folder: RunWriter, config: RunConfig, as_json: bool) -> None:

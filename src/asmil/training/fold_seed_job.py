@@ -17,6 +17,7 @@ from asmil.cohort.outcomes import Outcomes
 from asmil.cohort.splits import Roles, Splits
 from asmil.cohort.units import Unit
 from asmil.files import write_json
+from asmil.machine.timing import timed
 from asmil.models.base import MILModel
 from asmil.runs.config import RunConfig
 from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
@@ -133,6 +134,7 @@ class FoldSeedJob:
         indices = self.data.indices(self.splits, self.fold, "val")
         return self.data.labeled(indices) if indices else None
 
+    @timed("predictions")
     def finish(self, trainer: Trainer) -> pd.DataFrame:
         """Predict the validation and test units with the trained model; test bags are not read before this."""
         task = trainer.completed_task(self.train)

@@ -22,6 +22,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.machine.arithmetic import exact_arithmetic
 from asmil.machine.bf16 import uses_bf16
+from asmil.machine.timing import timed
 from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
@@ -222,6 +223,7 @@ class Trainer:
         """The factor of the base learning rate at a step (0-based) of the stage."""
         return lr_factor(step, steps_per_epoch * self.epochs, steps_per_epoch, self.settings)
 
+    @timed("steps")
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
         order = self.epoch_order(train)
@@ -380,7 +382,8 @@ class Trainer:
         merit, best = merit_of(measures, self.task, self.settings.select), self.progress.best
         if best["score"] is None or merit.beats(Merit(best["score"], best.get("loss"))):
             self.progress.best = {"epoch": self.progress.epoch, "score": merit.score, "loss": merit.loss}
-            self.checkpoints.keep_best(self.model, self.progress.best)
+            with timed("checkpoints"):
+                self.checkpoints.keep_best(self.model, self.progress.best)
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
@@ -389,6 +392,7 @@ class Trainer:
             return False
         return bool(progress.best["epoch"] > 0 and progress.epoch - progress.best["epoch"] >= patience)
 
+    @timed("validation")
     def validate(self, labeled: LabeledBags, on_output: OutputObserver | None = None) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""
         return self.task.measure(labeled.targets, self.logits(labeled.bags, on_output))
@@ -447,6 +451,7 @@ class Trainer:
         share = None if self.recorder is None else self.recorder.effective_share
         return record if share is None else {**record, "effective_share": share}
 
+    @timed("recording attention")
     def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
         """Record attention if it is due, when `share` of the current epoch is done."""
         recorder = self._recorder_if_due(epoch_ended=epoch_ended)
@@ -457,6 +462,7 @@ class Trainer:
 
     # Checkpoints
 
+    @timed("checkpoints")
     def _save_if_due(self, force: bool) -> None:
         if self.folder is None or not (force or self.checkpoints.is_due()):
             return

@@ -20,6 +20,7 @@ from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
+from asmil.machine.timing import timed
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
 from asmil.runs.description import RunDescription, describe
@@ -183,7 +184,8 @@ def _train(
     if not folder.splits.exists():
         splits.save(folder.splits)
     if not (folder.path / TRAINING_SLIDES_FILE).exists():
-        describe_training_slides(cohort.slides, splits).save(folder.path)
+        with timed("checking slides"):
+            describe_training_slides(cohort.slides, splits).save(folder.path)
     if not (folder.path / LABELS_FILE).exists():
         store_labels(folder.path, cohort, config.task.kind)
     if plan.initial is not None:
@@ -257,6 +259,7 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
         )
 
 
+@timed("checking slides")
 def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool) -> list[FeatureInfo]:
     infos = []
     stage = "comparing slides" if tiles else "reading headers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.timing import timed
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.training.fused.layout import Sizes
@@ -32,7 +33,8 @@ def fit_fused(trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBag
         sessions = [(trainer, trainer.session(train, val, stop.is_set)) for trainer in trainers]
         try:
             while sessions := advanced(sessions):
-                running.run_epoch([trainer for trainer, _ in sessions])
+                with timed("steps"):
+                    running.run_epoch([trainer for trainer, _ in sessions])
         finally:
             for trainer in trainers:
                 trainer.evaluator = None

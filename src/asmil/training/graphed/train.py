@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.timing import timed
 from asmil.models.base import MILModel
 from asmil.models.batch import run_padded
 from asmil.models.inference import infer
@@ -39,7 +40,8 @@ def fit_graphed(trainers: Sequence[Trainer], pool: ResidentBags, train: LabeledB
         with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
             sessions = [(member, member.trainer.session(train, val, stop.is_set)) for member in members]
             while sessions := advanced(sessions):
-                _run_epochs([member for member, _ in sessions])
+                with timed("steps"):
+                    _run_epochs([member for member, _ in sessions])
     finally:
         for trainer in trainers:
             trainer.evaluator = None

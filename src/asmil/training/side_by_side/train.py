@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.timing import timed
 from asmil.models.inference import infer
 from asmil.training.honored import SIDE_BY_SIDE
 from asmil.training.interruption import advanced, stop_requests
@@ -57,15 +58,17 @@ def fit_side_by_side(
         try:
             while sessions := advanced(sessions):
                 due = [trainer for trainer, _ in sessions]
-                steps.run_epoch(due)
-                steps.predict_sources(
-                    {
-                        number: part.bags
-                        for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
-                        if trainer in due and part is not None
-                    }
-                )
-                _save_together(due)
+                with timed("steps"):
+                    steps.run_epoch(due)
+                evaluated = {
+                    number: part.bags
+                    for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
+                    if trainer in due and part is not None
+                }
+                with timed("validation"):
+                    steps.predict_sources(evaluated)
+                with timed("checkpoints"):
+                    _save_together(due)
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
