@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from asmil.cli import (
     affine,
+    auto,
     check,
     claims,
     classic,
@@ -69,7 +70,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, init.init, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (
+        doctor.doctor,
+        init.init,
+        check.check,
+        plan.plan,
+        auto.auto,
+        train.train,
+        evaluate.evaluate,
+        predict.predict,
+    ),
     "From slides to features": (
         tissue.tissue,
         extract.extract,
