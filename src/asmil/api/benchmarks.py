@@ -1,4 +1,4 @@
-"""Many trainings: the search for the best model, sweeps, benchmark sets, and the tables and claims of the ASMIL paper."""
+"""Many trainings: the best model for a cohort, sweeps, benchmark sets, the tables and claims of the ASMIL paper."""
 
 from __future__ import annotations
 

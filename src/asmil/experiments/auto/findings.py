@@ -1,11 +1,11 @@
-"""What a finished search says: expected performance, whether attention pays, how sure the choice is, what would help."""
+"""The results of a search: expected performance, whether attention pays, how sure the choice is, what would help."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,6 @@ from asmil.experiments.auto.ladder import Candidate
 from asmil.experiments.auto.search import SIMPLE, Search, SearchResult
 from asmil.reporting import Estimate
 from asmil.reporting.formats import (
-    format_count,
     format_interval_of,
     format_number,
     format_share,
@@ -102,15 +101,13 @@ class Findings:
         """Whether attention pays, in one or two sentences."""
         if self.reference is None:
             return "The features are one vector per slide, so there are no tiles to attend to."
-        difference = self.differences[self.reference.name]
+        difference, simple = self.differences[self.reference.name], _the(self.reference)
         size = f"{format_signed(difference.value)} {self.title} (95 % interval {_signed_interval(difference)})"
         if self.verdict == "pays":
-            return f"Attention pays here: {size} over {_the(self.reference)}."
+            return f"Attention pays here: {size} over {simple}."
         if self.verdict == "does not pay":
-            return f"Attention does not pay here: {size} compared with {_the(self.reference)}. Use {_the(self.reference)}."
-        return (
-            f"Undecided whether attention pays here: {size} compared with {_the(self.reference)}; the interval covers 0."
-        )
+            return f"Attention does not pay here: {size} compared with {simple}. Use {simple}."
+        return f"Undecided whether attention pays here: {size} compared with {simple}; the interval covers 0."
 
     @property
     def choice_answer(self) -> str:
@@ -127,11 +124,10 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
     expected = evaluate_run(runs["procedure"], resamples=resamples)
     write_report(expected)
     name = metric_of(expected.run.format).name
-    tested, differences = {"procedure": expected.metrics[name]}, {}
     compared = [runs[role] for role in (*SIMPLE, "attention") if role in runs]
     comparison = compare_runs(compared, resamples=resamples, all_pairs=True)
     write_comparison(comparison, folder)
-    tested |= {scores.name: scores.metrics[name] for scores in comparison.runs}
+    tested = {scores.name: scores.metrics[name] for scores in comparison.runs}
     differences = {
         difference.reference: difference.estimate
         for difference in comparison.differences
@@ -142,9 +138,9 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
     winners = Counter(choice.ranking[0] for choice in result.choices)
     resampled = win_shares(expected.run.format, result.finalists)
     calibration, poor = _calibration(expected)
-    facts = Findings(
+    findings = Findings(
         expected=expected,
-        tested=tested,
+        tested={"procedure": expected.metrics[name], **tested},
         differences=differences,
         verdict=verdict,
         reference=None if reference is None else search.candidates[reference],
@@ -155,7 +151,7 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
         calibration=calibration,
         hints=(),
     )
-    return Findings(**{**vars(facts), "hints": tuple(_hints(facts, result, poor))})
+    return replace(findings, hints=tuple(_hints(findings, result, poor)))
 
 
 def attention_verdict(differences: Mapping[str, Estimate]) -> tuple[Verdict, str | None]:
@@ -207,9 +203,7 @@ def win_shares(
     return dict(zip(tables, wins.tolist(), strict=True))
 
 
-def _write_run(
-    search: Search, result: SearchResult, role: str, folder: Path, infos: Sequence[FeatureInfo]
-) -> Path:
+def _write_run(search: Search, result: SearchResult, role: str, folder: Path, infos: Sequence[FeatureInfo]) -> Path:
     """A run folder with the predictions of the outer folds, for `asmil evaluate` and `asmil compare`.
 
     Outer folds may have chosen different methods; the settings are those of the most frequent one.
@@ -234,10 +228,8 @@ def _calibration(evaluation: RunEvaluation) -> tuple[str, bool]:
         return f"expected calibration error {format_number(error)}", error > POOR_ECE
     if kind == "survival":
         brier, reference = metrics["integrated_brier"].value, metrics["reference_brier"].value
-        return (
-            f"integrated Brier score {format_number(brier)} (Kaplan-Meier, without features: {format_number(reference)})",
-            brier > reference,
-        )
+        without = f"(Kaplan-Meier, without features: {format_number(reference)})"
+        return f"integrated Brier score {format_number(brier)} {without}", brier > reference
     _, truth, predictions = evaluation.by_slide
     if kind == "regression":
         slope = float(np.polyfit(predictions[:, 0], truth, 1)[0]) if np.ptp(predictions) > 0 else float("nan")
@@ -299,13 +291,6 @@ def _the(candidate: Candidate) -> str:
 
 def _signed_interval(difference: Estimate) -> str:
     return format_signed_interval(difference.interval) if difference.interval.is_defined else "too few to say"
-
-
-def choice_sentence(findings: Findings) -> str:
-    """How sure the choice is."""
-    share = findings.resampled.get(findings.chosen.name, float("nan"))
-    resampled = "" if np.isnan(share) else f", and in {format_share(share)} of resamples of all patients"
-    return f"chosen in {findings.won} of {format_count(findings.folds, 'outer fold')}{resampled}"
 
 
 def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[str, Any]:

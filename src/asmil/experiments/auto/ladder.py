@@ -41,9 +41,7 @@ class Candidate:
         for name, value in {**self.settings, **common}.items():
             tree = merge(tree, nested(name, value))
         epochs = resolve(self.method, self.preset, tree).training.epochs
-        return resolve(
-            self.method, self.preset, merge(tree, nested("training.epochs", max(1, round(share * epochs))))
-        )
+        return resolve(self.method, self.preset, merge(tree, nested("training.epochs", max(1, round(share * epochs)))))
 
 
 LADDER = (

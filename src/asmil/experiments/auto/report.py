@@ -12,7 +12,6 @@ from asmil.experiments.auto.findings import (
     CHANCE,
     FEW_EPOCHS_SHARE,
     Findings,
-    choice_sentence,
     to_json,
 )
 from asmil.experiments.auto.search import Search, SearchResult
@@ -61,7 +60,7 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
             *([Section("Does attention pay?", [_differences(search, findings)])] if findings.differences else []),
             Section("How it was done", list(_design(search, result))),
         ],
-        reading=list(_reading(findings)),
+        reading=READING,
     )
 
 
@@ -73,8 +72,8 @@ def _warnings(search: Search, result: SearchResult) -> list[str]:
             "budget. Attention methods need more epochs than simple ones, so this favors the simple ones."
         )
     if result.plan.left_out:
-        named = "; ".join(f"{search.candidates.get(name, name)}: {reason}" for name, reason in result.plan.left_out.items())
-        warnings.append(f"Left out: {named}.")
+        left_out = {str(search.candidates.get(name, name)): why for name, why in result.plan.left_out.items()}
+        warnings.append(f"Left out: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}.")
     return warnings
 
 
@@ -158,8 +157,8 @@ def _ladder(search: Search, result: SearchResult, findings: Findings) -> Table:
         ],
         rows,
         title="the ladder",
-        caption=f"Inner {findings.title}: on inner folds, which choose, in the last rung that the candidate reached; the "
-        "values of different rungs are not comparable. Outer: on the patients of all outer folds, with 95 % interval.",
+        caption=f"Inner {findings.title}: on inner folds, which choose, in the last rung that the candidate reached; "
+        "different rungs are not comparable. Outer: on the patients of all outer folds, with 95 % interval.",
         in_terminal=True,
         narrow=frozenset({"attention", "in the last rung"}),
     )
@@ -225,13 +224,9 @@ def _design(search: Search, result: SearchResult) -> Iterator[Block]:
     )
 
 
-def _reading(findings: Findings) -> Iterator[str]:
-    yield (
-        "The expected performance belongs to the procedure, which may choose different methods in different outer "
-        "folds. It is an estimate for patients like those of this cohort, not for other hospitals."
-    )
-    yield (
-        "Intervals: bootstrap over patients. Every outer fold was trained with one seed, so they leave out the "
-        "variation between seeds."
-    )
-    yield f"The choice: {choice_sentence(findings)}."
+READING = (
+    "The expected performance belongs to the procedure, which may choose different methods in different outer "
+    "folds. It is an estimate for patients like those of this cohort, not for other hospitals.",
+    "Intervals: bootstrap over patients. Every outer fold was trained with one seed, so they leave out the "
+    "variation between seeds.",
+)

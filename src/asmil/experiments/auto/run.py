@@ -142,10 +142,11 @@ def _inspected(asked: AutoRequest, show: Show) -> list[FeatureInfo]:
 
 def _claim(asked: AutoRequest, again: bool) -> None:
     """Store what the search is made from; a folder with another search is refused, or cleared."""
+    features = "".join(fingerprint(slide.source) for slide in asked.cohort.slides)
     made_from = {
         "task": asked.kind,
         "rows": rows_sha256(asked.kind, asked.cohort),
-        "features": hashlib.sha256("".join(fingerprint(slide.source) for slide in asked.cohort.slides).encode()).hexdigest(),
+        "features": hashlib.sha256(features.encode()).hexdigest(),
         "methods": list(asked.names),
         "minutes": asked.minutes,
         "seed": asked.seed,

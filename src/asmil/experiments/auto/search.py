@@ -1,9 +1,9 @@
 """The search: choose inside, test outside, choose once more on all patients.
 
-    trial     every candidate on a few slides: what an epoch costs, and whether it can be trained at all
-    choice    successive halving on inner folds, in every outer fold and on all patients
-    outer     on the patients that a choice has seen: its winner, its best attention method and the simple candidates;
-              tested on the patients of the outer fold, which the choice has never seen
+trial     every candidate on a few slides: what an epoch costs, and whether it can be trained at all
+choice    successive halving on inner folds, in every outer fold and on all patients
+outer     on the patients that a choice has seen: its winner, its best attention method and the simple candidates;
+          tested on the patients of the outer fold, which the choice has never seen
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Search:
         rungs = self._rungs(plan)
         histories: list[list[dict[str, float]]] = [[] for _ in groups]
         for number, rung in enumerate(rungs):
-            jobs = {}
+            jobs: dict[tuple[str, str], SearchJob] = {}
             for group, history in zip(groups, histories, strict=True):
                 names = ranked(history[-1])[: rung.candidates] if history else plan.candidates
                 names = [name for name in plan.candidates if name in names]  # ties go to the simplest
