@@ -13,7 +13,7 @@ import asmil
 from asmil.cohort.splits import Splits
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
-from asmil.experiments.auto import halving
+from asmil.experiments.auto import findings, halving
 from asmil.experiments.auto.findings import attention_verdict, win_shares
 from asmil.experiments.auto.halving import DESIGNS, Design, fitting_design, ranked, ranking, rungs_of, seconds_of
 from asmil.experiments.auto.jobs import SearchJob
@@ -133,12 +133,15 @@ def test_a_clearly_better_finalist_wins_all_resamples_and_equal_ones_share_them(
 
 # Whole searches on small cohorts
 
+SMALL = {"slides": 36, "width": 16, "tiles_min": 20, "tiles_max": 30}
 QUICK = {"training.epochs": 2, "training.lr": 1e-3, "training.checkpoint_seconds": 600}
 
 
 @pytest.fixture
 def small_designs(monkeypatch, undrawn_figures):
-    """Few folds, and the same ones on a slow machine as on a fast one."""
+    """Few folds, the same ones on a slow machine as on a fast one, and no pages besides the search's own."""
+    monkeypatch.setattr(findings, "write_report", lambda evaluation: None)
+    monkeypatch.setattr(findings, "write_comparison", lambda comparison, folder: None)
     monkeypatch.setattr(halving, "DESIGNS", (Design(2, 1, 1.0),))
 
 
@@ -308,9 +311,7 @@ def test_labels_without_meaning_end_at_chance(tmp_path, small_designs, monkeypat
     ],
 )
 def test_every_task(task, metric, options, tmp_path, small_designs):
-    manifest = asmil.synthetic_cohort(
-        tmp_path / "cohort", task=task, slides=36, width=16, tiles_min=20, tiles_max=30, progress=False, **options
-    )
+    manifest = asmil.synthetic_cohort(tmp_path / "cohort", task=task, progress=False, **SMALL, **options)
     found = find(manifest, tmp_path / "best", task=task)
     values = stored(tmp_path / "best")
     assert values["metric"] == metric
@@ -349,7 +350,7 @@ def test_a_folder_with_another_search_is_refused(searched, small_cohort):
 
 
 def test_a_patient_in_two_folds_of_the_manifest_is_leakage(small_cohort, tmp_path):
-    table = pd.read_csv(small_cohort)
+    table = pd.read_csv(small_cohort).drop(columns="split")
     table = table.assign(fold=np.arange(len(table)) % 2, patient="p" + (np.arange(len(table)) // 2).astype(str))
     manifest = small_cohort.parent / "leaky.csv"
     table.to_csv(manifest, index=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asmil.api.inputs import PathLike, as_path, names, tree, warn_of_kept
+from asmil.api.inputs import PathLike, as_path, names, tree, warn, warn_of_kept
 from asmil.console import messages, progress_bar
 from asmil.errors import AsmilError, did_you_mean
 
@@ -45,7 +45,7 @@ def auto(
     address: str | None = None,
     cpus: float = 1.0,
     gpus: float = 0.0,
-    item_timeout: float | None = 0.0,
+    item_timeout: float | None = None,
     again: bool = False,
     progress: bool = True,
 ) -> AutoResult:
@@ -73,6 +73,7 @@ def auto(
         cohort = load_cohort(cohort, features=features, task=task or "classification", columns=columns)
     elif features is not None or columns is not None:
         raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` and `columns` to load_cohort")
+    warn(*(f"{cohort.path}: {note}" for note in cohort.notes))
     machine = TrainingMachine(engine, address, workers, device, cpus, gpus)
     chosen, _ = machine.prepare()
     asked = AutoRequest(

@@ -66,6 +66,10 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
 
 def _warnings(search: Search, result: SearchResult) -> list[str]:
     warnings = list(result.notes)
+    if any(slide.split for slide in search.cohort.slides):
+        warnings.append(
+            "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
+        )
     if result.plan.share < FEW_EPOCHS_SHARE:
         warnings.append(
             f"Every method was trained for at most {format_share(result.plan.share)} of its usual epochs, to fit the "

@@ -27,7 +27,7 @@ from asmil.reporting import Document
 from asmil.runs.config import with_settings
 from asmil.runs.description import rows_sha256
 from asmil.runs.layout import LOCK_FILE
-from asmil.settings.folder_settings import claim_folder
+from asmil.settings.folder_settings import claim_folder, differing_settings
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 from asmil.training.planning import plan_training
@@ -36,6 +36,7 @@ from asmil.training.run_parts import TrainingEngine
 
 TAKEN_FROM_PLAN = ("training.class_weights", "data.max_tiles", "task.time_unit")
 """Settings that all candidates take from what `asmil plan` would choose."""
+HASH_DIGITS = 12
 NOT_TESTED = (
     "The metrics are those of the procedure that chose this method, by nested cross-validation on patients whom it had "
     "not seen. This model was then trained on all patients, so there were none left to test it."
@@ -145,15 +146,15 @@ def _claim(asked: AutoRequest, again: bool) -> None:
     features = "".join(fingerprint(slide.source) for slide in asked.cohort.slides)
     made_from = {
         "task": asked.kind,
-        "rows": rows_sha256(asked.kind, asked.cohort),
-        "features": hashlib.sha256(features.encode()).hexdigest(),
+        "manifest rows": rows_sha256(asked.kind, asked.cohort)[:HASH_DIGITS],
+        "features": hashlib.sha256(features.encode()).hexdigest()[:HASH_DIGITS],
         "methods": list(asked.names),
         "minutes": asked.minutes,
         "seed": asked.seed,
         "settings": dict(asked.settings),
     }
     note = asked.out / "settings.yaml"
-    if again:
+    if again and differing_settings(note, made_from):
         for name in (JOBS, "outer", "model", BUNDLE):
             shutil.rmtree(asked.out / name, ignore_errors=True)
         for name in (PLAN_FILE, CLOCK_FILE):
