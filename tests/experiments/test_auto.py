@@ -23,6 +23,7 @@ from asmil.models.registry import methods
 from asmil.reporting import Estimate, Interval
 from asmil.tasks.prediction_format import prediction_format
 from patience import PATIENCE_S
+from shared_data import REPOSITORY
 
 SIMPLE = ("linear", "mean_pooling")
 NAN = float("nan")
@@ -366,3 +367,15 @@ def test_a_budget_that_is_too_small_says_what_it_left_out(small_cohort, tmp_path
     assert len(values["notes"]) == 1
     assert values["design"]["share_of_epochs"] == DESIGNS[-1].share
     assert all(name in found.page.read_text(encoding="utf-8") for name in ("Left out",))
+
+
+@pytest.mark.heavy
+def test_a_search_on_a_ray_cluster_gives_the_same_choice(small_cohort, searched, small_designs, tmp_path):
+    pytest.importorskip("ray")
+    from ray_cluster import ray_cluster
+
+    with ray_cluster(REPOSITORY / "src", num_cpus=1) as cluster:
+        find(small_cohort, tmp_path, engine="ray", address=cluster.address, workers=1)
+    ours, alone = stored(tmp_path), stored(searched[1])
+    assert ours["methods_of_outer_folds"] == alone["methods_of_outer_folds"]
+    assert ours["performance"]["value"] == pytest.approx(alone["performance"]["value"])

@@ -20,6 +20,7 @@ from asmil.evaluation.comparison import compare_runs, write_comparison
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.report import write_report
 from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.experiments.auto.halving import ranking
 from asmil.experiments.auto.jobs import metric_of
 from asmil.experiments.auto.ladder import Candidate
 from asmil.experiments.auto.search import SIMPLE, Search, SearchResult
@@ -134,8 +135,8 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
         if difference.run == "attention" and difference.metric.name == name
     }
     verdict, reference = attention_verdict(differences)
-    chosen = search.candidates[result.final.ranking[0]]
-    winners = Counter(choice.ranking[0] for choice in result.choices)
+    chosen = search.candidates[ranking(result.final)[0]]
+    winners = Counter(ranking(history)[0] for history in result.choices)
     resampled = win_shares(expected.run.format, result.finalists)
     calibration, poor = _calibration(expected)
     findings = Findings(
@@ -267,7 +268,7 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
             f"More patients: with {4 * patients:,} instead of {patients:,} the interval of the {findings.title} would "
             f"be about {format_number(width / 2)} wide instead of {format_number(width)}."
         )
-    if findings.resampled.get(findings.chosen.name, 1.0) < SURE or findings.won < SURE * findings.folds:
+    if findings.resampled.get(findings.chosen.name, 1.0) < SURE:
         yield (
             "The finalists are close: another method than the chosen one may be as good. Prefer the simpler or the "
             "cheaper one if it matters to you."
@@ -318,8 +319,8 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
         "methods_of_outer_folds": result.methods,
         "design": {"outer_folds": plan.outer, "inner_folds": plan.inner, "share_of_epochs": plan.share},
         "rungs": {
-            **{f"fold-{fold}": choice.history for fold, choice in enumerate(result.choices)},
-            "all": result.final.history,
+            **{f"fold-{fold}": history for fold, history in enumerate(result.choices)},
+            "all": result.final,
         },
         "seconds": result.seconds,
         "left_out": plan.left_out,

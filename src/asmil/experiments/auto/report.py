@@ -14,6 +14,7 @@ from asmil.experiments.auto.findings import (
     Findings,
     to_json,
 )
+from asmil.experiments.auto.halving import ranking
 from asmil.experiments.auto.search import Search, SearchResult
 from asmil.reporting import Block, Cell, Document, Figure, Heading, Link, Links, Section, Table, jsonable
 from asmil.reporting.document import Row, estimate_cell
@@ -76,8 +77,11 @@ def _warnings(search: Search, result: SearchResult) -> list[str]:
             "budget. Attention methods need more epochs than simple ones, so this favors the simple ones."
         )
     if result.plan.left_out:
-        left_out = {str(search.candidates.get(name, name)): why for name, why in result.plan.left_out.items()}
-        warnings.append(f"Left out: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}.")
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in result.plan.left_out.items():
+            by_reason.setdefault(reason, []).append(str(search.candidates.get(name, name)))
+        named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        warnings.append(f"Left out: {named}.")
     return warnings
 
 
@@ -118,19 +122,19 @@ def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterato
 def _last_scores(result: SearchResult, name: str) -> list[float]:
     """The inner score of a candidate in the last rung that it reached, in every outer fold and on all patients."""
     scores = []
-    for choice in (*result.choices, result.final):
-        reached = [rung[name] for rung in choice.history if name in rung]
+    for history in (*result.choices, result.final):
+        reached = [rung[name] for rung in history if name in rung]
         scores += [reached[-1]] if reached and not math.isnan(reached[-1]) else []
     return scores
 
 
 def _ladder(search: Search, result: SearchResult, findings: Findings) -> Table:
     groups = len(result.choices) + 1
-    winners = Counter(choice.ranking[0] for choice in result.choices)
+    winners = Counter(ranking(history)[0] for history in result.choices)
     rows: list[Row] = []
     for name in result.plan.candidates:
         candidate, scores = search.candidates[name], _last_scores(result, name)
-        final = sum(name in choice.history[-1] for choice in (*result.choices, result.final))
+        final = sum(name in history[-1] for history in (*result.choices, result.final))
         is_chosen = name == findings.chosen.name
         tested = findings.tested.get(name)
         rows.append(
@@ -206,12 +210,13 @@ def _differences(search: Search, findings: Findings) -> Table:
         ["difference", findings.title, "95 % interval", "conclusion"],
         rows,
         caption="In every outer fold: its best attention method, chosen on inner folds, against simple methods that "
-        "weight all tiles alike. Attention pays if it is better than both.",
+        "weight all tiles alike. Attention pays if it is better than both. Bootstrap over patients; one seed per fold, so "
+        "the variation between seeds is not included.",
     )
 
 
 def _design(search: Search, result: SearchResult) -> Iterator[Block]:
-    plan, rungs = result.plan, len(result.final.history)
+    plan, rungs = result.plan, len(result.final)
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
         f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}: first all of them on one "

@@ -9,8 +9,7 @@ outer     on the patients that a choice has seen: its winner, its best attention
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from asmil.experiments.auto.halving import INNER_FOLDS, Design, Rung, fitting_de
 from asmil.experiments.auto.jobs import JobResult, MakeTrainer, SearchJob
 from asmil.experiments.auto.ladder import LINEAR, MEAN, Candidate
 from asmil.files import write_json
-from asmil.reporting.formats import format_duration
 from asmil.settings.documents import read_json
 from asmil.tasks.base import TaskKind
 
@@ -37,6 +35,9 @@ FEWEST_PATIENTS = 4
 """Patients per class that two outer folds with two inner folds each need."""
 TRIAL_SLIDES, TRIAL_EPOCHS = 16, 2
 SIMPLE = (LINEAR, MEAN)
+TOO_SLOW = "too slow for the budget; give more `--minutes`, `--workers` or a GPU"
+History = list[dict[str, float]]
+"""The result of successive halving: in every rung, the mean score of each candidate that reached it."""
 Show = Callable[[str, int, int], None]
 """Receives the name of a stage, the jobs that are done and all jobs."""
 
@@ -100,18 +101,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The result of successive halving in one group: the mean score of every candidate in every rung."""
-
-    history: list[dict[str, float]]
-
-    @property
-    def ranking(self) -> list[str]:
-        """The candidates, the best first."""
-        return ranking(self.history)
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """Everything that was trained.
 
@@ -124,8 +113,8 @@ class SearchResult:
 
     plan: Plan
     outer: Splits
-    choices: list[Choice]
-    final: Choice
+    choices: list[History]
+    final: History
     finalists: dict[str, pd.DataFrame]
     tested: dict[str, pd.DataFrame]
     methods: dict[str, list[str]]
@@ -138,7 +127,7 @@ class Search:
     """A search in its folder.
 
     common: settings of all trainings, by dotted name
-    simple: the candidates that attention is compared with
+    left_out: why other candidates are not tried, by name
     """
 
     cohort: Cohort
@@ -166,11 +155,11 @@ class Search:
         notes: list[str] = []
         choices = self._choose([*groups, everyone], plan, notes)
         tested, methods = self._test(plan, outer, choices[:-1])
-        last = len(choices[-1].history) - 1
+        last = len(choices[-1]) - 1
         rung = self._rungs(plan)[last]
         finalists = {
             name: self._inner_job(everyone, name, last, rung).predictions()
-            for name, score in choices[-1].history[-1].items()
+            for name, score in choices[-1][-1].items()
             if not np.isnan(score)
         }
         return SearchResult(
@@ -202,7 +191,7 @@ class Search:
         jobs = {
             name: SearchJob(
                 f"trial of {candidate}",
-                self.out / JOBS / "trial" / name,
+                self.out.absolute() / JOBS / "trial" / name,
                 candidate.config({**self.common, "training.epochs": TRIAL_EPOCHS}),
                 sample,
             )
@@ -222,9 +211,7 @@ class Search:
         design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, max(0.0, fixed_s))
         if own_folds:
             design = replace(design, outer=outer)
-        for name in dropped:
-            took = format_duration(full[name])
-            left_out[name] = f"a full training takes about {took}, too long for the budget; give more --minutes"
+        left_out |= dict.fromkeys(dropped, TOO_SLOW)
         plan = Plan(
             outer=design.outer,
             inner=design.inner,
@@ -254,15 +241,15 @@ class Search:
         table = group.inner.table
         return SearchJob(
             f"{group.name}, rung {rung + 1}, {self.candidates[name]}",
-            self.out / JOBS / group.name / f"rung-{rung}" / name,
+            self.out.absolute() / JOBS / group.name / f"rung-{rung}" / name,
             self.candidates[name].config(self.common, asked.share),
             Splits(table[table["fold"] < asked.inner]),
         )
 
-    def _choose(self, groups: Sequence[Group], plan: Plan, notes: list[str]) -> list[Choice]:
+    def _choose(self, groups: Sequence[Group], plan: Plan, notes: list[str]) -> list[History]:
         """Successive halving in every group; all groups stop at the same rung, so that all choose the same way."""
         rungs = self._rungs(plan)
-        histories: list[list[dict[str, float]]] = [[] for _ in groups]
+        histories: list[History] = [[] for _ in groups]
         for number, rung in enumerate(rungs):
             jobs: dict[tuple[str, str], SearchJob] = {}
             for group, history in zip(groups, histories, strict=True):
@@ -278,7 +265,7 @@ class Search:
             results = self._run(jobs, f"choosing, rung {number + 1} of {len(rungs)}")
             for group, history in zip(groups, histories, strict=True):
                 history.append({name: result.score for (of, name), result in results.items() if of == group.name})
-        return [Choice(history) for history in histories]
+        return histories
 
     def _fits(self, jobs: Sequence[SearchJob], plan: Plan) -> bool:
         """Whether jobs, and the tests that must follow them, end within the budget."""
@@ -294,13 +281,13 @@ class Search:
         return (seconds + tests) / self._workers() <= self.budget.left
 
     def _test(
-        self, plan: Plan, outer: Splits, choices: Sequence[Choice]
+        self, plan: Plan, outer: Splits, choices: Sequence[History]
     ) -> tuple[dict[str, pd.DataFrame], dict[str, list[str]]]:
         """Train what every outer fold chose, its best attention method and the simple candidates; predict the fold."""
         roles: list[dict[str, str]] = []
         jobs: dict[tuple[int, str], SearchJob] = {}
-        for fold, choice in enumerate(choices):
-            best = choice.ranking
+        for fold, history in enumerate(choices):
+            best = ranking(history)
             attention = next((name for name in best if self.candidates[name].attends), None)
             named = {"procedure": best[0], **{name: name for name in SIMPLE}}
             roles.append(named if attention is None else {**named, "attention": attention})
@@ -308,7 +295,7 @@ class Search:
             for name in set(roles[-1].values()):
                 jobs[fold, name] = SearchJob(
                     f"fold-{fold}, test, {self.candidates[name]}",
-                    self.out / JOBS / f"fold-{fold}" / "test" / name,
+                    self.out.absolute() / JOBS / f"fold-{fold}" / "test" / name,
                     self.candidates[name].config(self.common, plan.share),
                     Splits(part),
                 )
@@ -331,30 +318,24 @@ class Search:
         unit = self.candidates[LINEAR].config(self.common).unit
         errors: dict[Path, str] = {}
         self.show(stage, len(jobs) - len(waiting), len(jobs))
-        with self._timed():
-            for number, outcome in enumerate(
-                self.engine.run(MakeTrainer(self.cohort, self.kind, unit, self.in_features), waiting), start=1
-            ):
+        outcomes = self.engine.run(MakeTrainer(self.cohort, self.kind, unit, self.in_features), waiting)
+        try:
+            for number, outcome in enumerate(outcomes, start=1):
                 if outcome.error is not None:
                     errors[outcome.job.folder] = outcome.error
                 self.show(stage, len(jobs) - len(waiting) + number, len(jobs))
                 self.budget.save()
+        finally:
+            self.budget.save()
         return {
             key: result or jobs[key].result or JobResult(error=errors[jobs[key].folder])
             for key, result in known.items()
         }
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.budget.save()
-
     def _seconds(self, plan: Plan) -> dict[str, float]:
         """The seconds of all jobs of each candidate."""
         spent = dict.fromkeys(plan.candidates, 0.0)
-        for path in (self.out / JOBS).glob("*/*/*/result.json"):
+        for path in (self.out.absolute() / JOBS).glob("*/*/*/result.json"):
             if path.parent.name in spent:
                 spent[path.parent.name] += read_json(path, JobResult, "remove it").seconds
         return spent
