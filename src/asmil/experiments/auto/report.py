@@ -210,8 +210,8 @@ def _differences(search: Search, findings: Findings) -> Table:
         ["difference", findings.title, "95 % interval", "conclusion"],
         rows,
         caption="In every outer fold: its best attention method, chosen on inner folds, against simple methods that "
-        "weight all tiles alike. Attention pays if it is better than both. Bootstrap over patients; one seed per fold, so "
-        "the variation between seeds is not included.",
+        "weight all tiles alike. Attention pays if it is better than both. Intervals: bootstrap over patients; with one "
+        "seed per fold, they do not include the variation between seeds.",
     )
 
 
@@ -236,6 +236,6 @@ def _design(search: Search, result: SearchResult) -> Iterator[Block]:
 READING = (
     "The expected performance belongs to the procedure, which may choose different methods in different outer "
     "folds. It is an estimate for patients like those of this cohort, not for other hospitals.",
-    "Intervals: bootstrap over patients. Every outer fold was trained with one seed, so they leave out the "
+    "Intervals: bootstrap over patients. Every outer fold was trained with one seed, so they do not include the "
     "variation between seeds.",
 )
