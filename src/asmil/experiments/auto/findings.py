@@ -103,7 +103,7 @@ class Findings:
         if self.reference is None:
             return "The features are one vector per slide, so there are no tiles to attend to."
         difference, simple = self.differences[self.reference.name], _the(self.reference)
-        size = f"{format_signed(difference.value)} {self.title} (95 % interval {_signed_interval(difference)})"
+        size = f"{format_signed(difference.value)} {self.title} (95 % interval {signed_interval(difference)})"
         if self.verdict == "pays":
             return f"Attention pays here: {size} over {simple}."
         if self.verdict == "does not pay":
@@ -290,7 +290,8 @@ def _the(candidate: Candidate) -> str:
     return f"the {candidate}" if str(candidate) == "linear probe" else str(candidate)
 
 
-def _signed_interval(difference: Estimate) -> str:
+def signed_interval(difference: Estimate) -> str:
+    """The interval of a difference, in words if there are too few patients for one."""
     return format_signed_interval(difference.interval) if difference.interval.is_defined else "too few to say"
 
 

@@ -12,6 +12,7 @@ from asmil.experiments.auto.findings import (
     CHANCE,
     FEW_EPOCHS_SHARE,
     Findings,
+    signed_interval,
     to_json,
 )
 from asmil.experiments.auto.halving import ranking
@@ -26,7 +27,6 @@ from asmil.reporting.formats import (
     format_number,
     format_share,
     format_signed,
-    format_signed_interval,
 )
 
 PAGE = "auto.html"
@@ -202,16 +202,21 @@ def _figure(search: Search, result: SearchResult, findings: Findings) -> Figure:
 def _differences(search: Search, findings: Findings) -> Table:
     rows: list[Row] = []
     for name, estimate in findings.differences.items():
-        interval = format_signed_interval(estimate.interval) if estimate.interval.is_defined else "too few to say"
         better = "attention" if estimate.interval.low > 0 else str(search.candidates[name])
         conclusion = f"{better} is better" if estimate.interval.excludes_zero else "undecided"
-        rows.append([f"attention minus {search.candidates[name]}", format_signed(estimate.value), interval, conclusion])
+        rows.append(
+            [
+                f"attention minus {search.candidates[name]}",
+                format_signed(estimate.value),
+                signed_interval(estimate),
+                conclusion,
+            ]
+        )
     return Table(
         ["difference", findings.title, "95 % interval", "conclusion"],
         rows,
         caption="In every outer fold: its best attention method, chosen on inner folds, against simple methods that "
-        "weight all tiles alike. Attention pays if it is better than both. Intervals: bootstrap over patients; with one "
-        "seed per fold, they do not include the variation between seeds.",
+        "weight all tiles alike. Attention pays if it is better than both. Bootstrap over patients; one seed per fold.",
     )
 
 
