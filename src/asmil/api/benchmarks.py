@@ -73,12 +73,16 @@ def auto(
         cohort = load_cohort(cohort, features=features, task=task or "classification", columns=columns)
     elif features is not None or columns is not None:
         raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` and `columns` to load_cohort")
+    if task not in (None, cohort.task):
+        raise AsmilError(
+            f"{cohort.path}: the cohort was loaded for {cohort.task}; load it for {task}"
+        )
     warn(*(f"{cohort.path}: {note}" for note in cohort.notes))
     machine = TrainingMachine(engine, address, workers, device, cpus, gpus)
     chosen, _ = machine.prepare()
     asked = AutoRequest(
         cohort,
-        task or cohort.task or "classification",
+        cohort.task or "classification",
         Path(out),
         minutes,
         names(method),

@@ -82,7 +82,7 @@ def _warnings(search: Search, result: SearchResult) -> list[str]:
             by_reason.setdefault(reason, []).append(str(search.candidates.get(name, name)))
         named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
         warnings.append(f"Left out: {named}.")
-    return warnings
+    return [*warnings, *(f"{text[0].upper()}{text[1:]}." for text in search.warnings)]
 
 
 def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterator[Block]:
@@ -222,6 +222,7 @@ def _differences(search: Search, findings: Findings) -> Table:
 
 def _design(search: Search, result: SearchResult) -> Iterator[Block]:
     plan, rungs = result.plan, len(result.final)
+    yield f"The cohort: {'; '.join(search.facts)}."
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
         f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}: first all of them on one "

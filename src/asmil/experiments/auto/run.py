@@ -117,6 +117,8 @@ def run_auto(asked: AutoRequest, engine: Engine, again: bool, show: Show) -> Aut
             Budget(asked.out, asked.minutes),
             asked.seed,
             show,
+            planned.facts,
+            planned.warnings,
             left_out,
         )
         refuse_leakage(cohort, outer_splits(cohort, search.most_folds()[0], asked.seed, asked.kind))

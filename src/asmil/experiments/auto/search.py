@@ -127,6 +127,7 @@ class Search:
     """A search in its folder.
 
     common: settings of all trainings, by dotted name
+    facts, warnings: what `asmil plan` says about the cohort
     left_out: why other candidates are not tried, by name
     """
 
@@ -140,6 +141,8 @@ class Search:
     budget: Budget
     seed: int = 0
     show: Show = lambda stage, done, total: None
+    facts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> SearchResult:
