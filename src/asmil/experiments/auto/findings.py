@@ -101,7 +101,7 @@ class Findings:
     def attention_answer(self) -> str:
         """Whether attention pays, in one or two sentences."""
         if self.reference is None:
-            return "The features are one vector per slide, so there are no tiles to attend to."
+            return "No attention method was compared, so whether attention pays is open."
         difference, simple = self.differences[self.reference.name], _the(self.reference)
         size = f"{format_signed(difference.value)} {self.title} (95 % interval {signed_interval(difference)})"
         if self.verdict == "pays":
