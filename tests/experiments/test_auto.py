@@ -365,7 +365,7 @@ def test_a_budget_that_is_too_small_says_what_it_left_out(small_cohort, tmp_path
     values = stored(tmp_path / "best")
     assert len(values["left_out"]) == 1
     assert len(values["notes"]) == 1
-    assert values["design"]["share_of_epochs"] == DESIGNS[-1].share
+    assert values["design"]["share"] == DESIGNS[-1].share
     assert all(name in found.page.read_text(encoding="utf-8") for name in ("Left out",))
 
 

@@ -64,7 +64,7 @@ def auto(
     """
     from asmil.api.functions import load_cohort
     from asmil.cohort.manifest import Cohort
-    from asmil.experiments.auto.run import AutoRequest, run_auto
+    from asmil.experiments.auto.run import run_auto
     from asmil.experiments.running import TrainingMachine
     from asmil.settings.config import flat
     from asmil.training.run_parts import TrainingEngine
@@ -74,27 +74,27 @@ def auto(
     elif features is not None or columns is not None:
         raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` and `columns` to load_cohort")
     if task not in (None, cohort.task):
-        raise AsmilError(
-            f"{cohort.path}: the cohort was loaded for {cohort.task}; load it for {task}"
-        )
+        raise AsmilError(f"{cohort.path}: the cohort was loaded for {cohort.task}; load it for {task}")
     warn(*(f"{cohort.path}: {note}" for note in cohort.notes))
     machine = TrainingMachine(engine, address, workers, device, cpus, gpus)
     chosen, _ = machine.prepare()
-    asked = AutoRequest(
-        cohort,
-        cohort.task or "classification",
-        Path(out),
-        minutes,
-        names(method),
-        flat(tree(settings)),
-        seed,
-        device,
-        time_unit,
-        item_timeout,
-        TrainingEngine("ray", address, 1, cpus=cpus, gpus=gpus) if machine.uses_ray() else None,
-    )
     with _stages(not progress) as show:
-        return run_auto(asked, chosen, again, show)
+        return run_auto(
+            cohort,
+            cohort.task or "classification",
+            Path(out),
+            minutes=minutes,
+            names=names(method),
+            settings=flat(tree(settings)),
+            seed=seed,
+            engine=chosen,
+            time_unit=time_unit,
+            item_timeout_s=item_timeout,
+            device=device,
+            model_engine=TrainingEngine("ray", address, 1, cpus=cpus, gpus=gpus) if machine.uses_ray() else None,
+            again=again,
+            show=show,
+        )
 
 
 @contextmanager

@@ -98,6 +98,11 @@ class Findings:
         return not interval.is_defined or interval.low <= CHANCE[self.metric]
 
     @property
+    def is_unstable(self) -> bool:
+        """Whether most outer folds chose another method than all patients together."""
+        return 2 * self.won <= self.folds
+
+    @property
     def attention_answer(self) -> str:
         """Whether attention pays, in one or two sentences."""
         if self.reference is None:
@@ -210,7 +215,7 @@ def _write_run(search: Search, result: SearchResult, role: str, folder: Path, in
     Outer folds may have chosen different methods; the settings are those of the most frequent one.
     """
     ((name, _),) = Counter(result.methods[role]).most_common(1)
-    config = search.candidates[name].config(search.common, result.plan.share)
+    config = search.candidates[name].config(search.common, result.plan.design.share)
     config = with_settings(config, {"folds": result.outer.n_folds})
     names = outcomes_of(search.cohort, units_of(search.cohort.slides, config.unit), search.kind).names
     writer = RunWriter(folder)
@@ -253,10 +258,11 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
             "No method is better than chance here: check the labels, and try features of another encoder before more "
             "methods."
         )
-    if result.plan.share < FEW_EPOCHS_SHARE or result.notes:
+    share = result.plan.design.share
+    if share < FEW_EPOCHS_SHARE or result.notes:
         yield (
-            f"More time: methods were trained for {format_share(result.plan.share)} of their usual epochs; attention "
-            "methods suffer most from that. Give more `--minutes`, `--workers` or a GPU."
+            f"More time: methods were trained for {format_share(share)} of their usual epochs. Give more `--minutes`, "
+            "`--workers` or a GPU."
         )
     sizes = _group_sizes(findings.expected)
     if sizes and min(sizes.values()) < FEWEST_IN_GROUP:
@@ -268,7 +274,7 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
             f"More patients: with {4 * patients:,} instead of {patients:,} the interval of the {findings.title} would "
             f"be about {format_number(width / 2)} wide instead of {format_number(width)}."
         )
-    if findings.resampled.get(findings.chosen.name, 1.0) < SURE:
+    if findings.is_unstable or findings.resampled.get(findings.chosen.name, 1.0) < SURE:
         yield (
             "The finalists are close: another method than the chosen one may be as good. Prefer the simpler or the "
             "cheaper one if it matters to you."
@@ -307,18 +313,19 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
             "method": findings.chosen.method,
             "preset": findings.chosen.preset,
             "settings": dict(findings.chosen.settings),
-            "epochs": findings.chosen.config(search.common, plan.share).training.epochs,
+            "epochs": findings.chosen.config(search.common, plan.design.share).training.epochs,
             "won_outer_folds": findings.won,
             "resampled": dict(findings.resampled),
         },
         "expected": findings.expected.to_dict(),
         "performance": findings.performance.to_dict("folds"),
         "is_chance": findings.is_chance,
+        "is_unstable": findings.is_unstable,
         "calibration": findings.calibration,
         "attention_minus": {name: estimate.to_dict() for name, estimate in findings.differences.items()},
         "tested": {name: estimate.to_dict("folds") for name, estimate in findings.tested.items()},
         "methods_of_outer_folds": result.methods,
-        "design": {"outer_folds": plan.outer, "inner_folds": plan.inner, "share_of_epochs": plan.share},
+        "design": {**vars(plan.design)},
         "rungs": {
             **{f"fold-{fold}": history for fold, history in enumerate(result.choices)},
             "all": result.final,

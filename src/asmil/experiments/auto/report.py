@@ -54,7 +54,7 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
         answer=f"{findings.attention_answer} {findings.choice_answer}",
         about=f"{expected.sizes}; every number is from patients on whom nothing was trained or chosen.",
         alarms=alarms,
-        warnings=_warnings(search, result),
+        warnings=_warnings(search, result, findings),
         sections=[
             Section("The chosen model", list(_chosen(search, result, findings))),
             Section("The ladder", [_figure(search, result, findings), _ladder(search, result, findings)]),
@@ -65,16 +65,26 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
     )
 
 
-def _warnings(search: Search, result: SearchResult) -> list[str]:
+def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[str]:
     warnings = list(result.notes)
+    if findings.is_unstable:
+        others = Counter(str(search.candidates[name]) for name in result.methods["procedure"])
+        named = ", ".join(f"{name} in {format_count(count, 'fold')}" for name, count in others.most_common())
+        warnings.insert(
+            0,
+            f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The expected "
+            f"{findings.title} is that of the choices of the outer folds; compare it with the outer {findings.title} of "
+            f"{findings.chosen} below, if there is one.",
+        )
     if any(slide.split for slide in search.cohort.slides):
         warnings.append(
             "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
         )
-    if result.plan.share < FEW_EPOCHS_SHARE:
+    share = result.plan.design.share
+    if share < FEW_EPOCHS_SHARE:
         warnings.append(
-            f"Every method was trained for at most {format_share(result.plan.share)} of its usual epochs, to fit the "
-            "budget. Attention methods need more epochs than simple ones, so this favors the simple ones."
+            f"Every method was trained for at most {format_share(share)} of its usual epochs, to fit the budget. "
+            "Attention methods need more epochs than simple ones, so this favors the simple ones."
         )
     if result.plan.left_out:
         by_reason: dict[str, list[str]] = {}
@@ -86,7 +96,7 @@ def _warnings(search: Search, result: SearchResult) -> list[str]:
 
 
 def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterator[Block]:
-    epochs = findings.chosen.config(search.common, result.plan.share).training.epochs
+    epochs = findings.chosen.config(search.common, result.plan.design.share).training.epochs
     about = (f"preset {findings.chosen.preset}", format_count(epochs, "epoch"), "trained on all patients")
     share = findings.resampled.get(findings.chosen.name, math.nan)
     resampled = () if math.isnan(share) else (f"best in {format_share(share)} of resamples of all patients",)
@@ -221,17 +231,16 @@ def _differences(search: Search, findings: Findings) -> Table:
 
 
 def _design(search: Search, result: SearchResult) -> Iterator[Block]:
-    plan, rungs = result.plan, len(result.final)
+    plan, rungs, share = result.plan, len(result.final), result.plan.design.share
     yield f"The cohort: {'; '.join(search.facts)}."
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
         f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}: first all of them on one "
-        f"inner fold with few epochs, then the better half on {format_count(plan.inner, 'inner fold')} with twice as "
-        "many, and so on. The winner, the best attention method, mean pooling and the linear probe were trained on all "
-        "patients of the fold but the test patients, and tested on these. The same choice on all patients named the "
-        "method of the model."
+        f"inner fold with few epochs, then the better half on {format_count(plan.design.inner, 'inner fold')} with "
+        "twice as many, and so on. The winner, the best attention method, mean pooling and the linear probe were then "
+        "trained on all these patients and tested on the others. The same choice on all patients named the method."
     )
-    epochs = {search.candidates[name].config(search.common, plan.share).training.epochs for name in plan.candidates}
+    epochs = {search.candidates[name].config(search.common, share).training.epochs for name in plan.candidates}
     spread = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{min(epochs)}"
     yield (
         f"Last rung, tests and model: {spread} epochs, the last one is kept; no validation slides. Budget: "

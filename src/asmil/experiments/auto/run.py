@@ -60,123 +60,121 @@ class AutoResult:
         return f"{self.findings.attention_answer}\n{self.findings.choice_answer}"
 
 
-@dataclass(frozen=True)
-class AutoRequest:
-    """What is searched, and with which means.
+def run_auto(
+    cohort: Cohort,
+    kind: TaskKind,
+    out: Path,
+    *,
+    minutes: float,
+    names: Sequence[str],
+    settings: Mapping[str, Any],
+    seed: int,
+    engine: Engine,
+    time_unit: TimeUnit | None = None,
+    item_timeout_s: float | None = 0.0,
+    device: str = "auto",
+    model_engine: TrainingEngine | None = None,
+    again: bool = False,
+    show: Show = lambda stage, done, total: None,
+) -> AutoResult:
+    """Search, evaluate, and train the chosen model; a search that was interrupted goes on.
 
     names: of the candidates; settings: of all trainings, by dotted name
-    model_engine: where the final model is trained; None: in this process
+    device, model_engine: where the final model is trained; no engine: in this process
     """
-
-    cohort: Cohort
-    kind: TaskKind
-    out: Path
-    minutes: float
-    names: Sequence[str]
-    settings: Mapping[str, Any]
-    seed: int
-    device: str
-    time_unit: TimeUnit | None = None
-    item_timeout_s: float | None = 0.0
-    model_engine: TrainingEngine | None = None
-
-
-def run_auto(asked: AutoRequest, engine: Engine, again: bool, show: Show) -> AutoResult:
-    """Search, evaluate, and train the chosen model; a search that was interrupted goes on."""
-    refuse_decided(asked.settings)
-    if asked.minutes <= 0:
-        raise AsmilError(f"--minutes {asked.minutes:g}: give a budget above 0")
-    candidates = {candidate.name: candidate for candidate in candidates_of(asked.names)}
+    refuse_decided(settings)
+    if minutes <= 0:
+        raise AsmilError(f"--minutes {minutes:g}: give a budget above 0")
+    candidates = {candidate.name: candidate for candidate in candidates_of(names)}
     for candidate in candidates.values():
-        candidate.config(asked.settings)  # an invalid setting raises before slides are read
-    cohort, infos = asked.cohort, _inspected(asked, show)
-    busy = f"{asked.out}: another process is searching in this folder; wait for it, or give another --out"
-    with locked_folder(asked.out, LOCK_FILE, busy):
-        _claim(asked, again)
-        planned = plan_training(cohort, infos, asked.kind, asked.time_unit)
-        taken = {choice.key: choice.value for choice in planned.choices if choice.key in TAKEN_FROM_PLAN}
-        common = {
-            "task.kind": asked.kind,
-            "training.seed": asked.seed,
-            "data.val_share": 0.0,
-            "record.attention": "none",
-            **{name: value for name, value in taken.items() if value is not None},
-            **asked.settings,
-        }
-        left_out = {}
-        if all(info.may_be_slide_vector for info in infos):
-            left_out = {name: "one vector per slide" for name, candidate in candidates.items() if candidate.attends}
+        candidate.config(settings)  # an invalid setting raises before slides are read
+    infos = _inspected(cohort, item_timeout_s, show)
+    left_out = {}
+    if all(info.may_be_slide_vector for info in infos):
+        left_out = {name: "one vector per slide" for name, candidate in candidates.items() if candidate.attends}
+    planned = plan_training(cohort, infos, kind, time_unit)
+    taken = {choice.key: choice.value for choice in planned.choices if choice.key in TAKEN_FROM_PLAN}
+    common = {
+        "task.kind": kind,
+        "training.seed": seed,
+        "data.val_share": 0.0,
+        "record.attention": "none",
+        **{name: value for name, value in taken.items() if value is not None},
+        **settings,
+    }
+    made_from = {"task": kind, "methods": list(names), "minutes": minutes, "seed": seed, "settings": dict(settings)}
+    busy = f"{out}: another process is searching in this folder; wait for it, or give another --out"
+    with locked_folder(out, LOCK_FILE, busy):
+        _claim(out, {**made_from, **_fingerprints(cohort, kind)}, again)
         search = Search(
             cohort,
-            asked.kind,
-            asked.out,
+            kind,
+            out,
             {name: candidate for name, candidate in candidates.items() if name not in left_out},
             common,
             infos[0].width,
             engine,
-            Budget(asked.out, asked.minutes),
-            asked.seed,
+            Budget(out, minutes),
+            seed,
             show,
             planned.facts,
             planned.warnings,
             left_out,
         )
-        refuse_leakage(cohort, outer_splits(cohort, search.most_folds()[0], asked.seed, asked.kind))
+        refuse_leakage(cohort, outer_splits(cohort, search.most_folds()[0], seed, kind))
         result = search.run()
         findings = find(search, result, infos)
-        bundle = _train_chosen(asked, search, result, findings)
+        bundle = _train_chosen(search, result, findings, device, model_engine)
         search.budget.save()
         page, document = write_auto(search, result, findings)
     return AutoResult(findings, page, bundle, document)
 
 
-def _inspected(asked: AutoRequest, show: Show) -> list[FeatureInfo]:
+def _inspected(cohort: Cohort, item_timeout_s: float | None, show: Show) -> list[FeatureInfo]:
     """The headers of all feature files; an unreadable one is an error."""
     infos = []
-    inspected = inspect_slides(asked.cohort.slides, item_timeout_s=asked.item_timeout_s, tiles=True)
-    for done, (_, info) in enumerate(inspected, start=1):
+    for done, (_, info) in enumerate(inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=True), start=1):
         if isinstance(info, AsmilError):
             raise info
         infos.append(info)
-        show("comparing slides", done, len(asked.cohort))
+        show("comparing slides", done, len(cohort))
     refuse_mixed(infos)
     return infos
 
 
-def _claim(asked: AutoRequest, again: bool) -> None:
-    """Store what the search is made from; a folder with another search is refused, or cleared."""
-    features = "".join(fingerprint(slide.source) for slide in asked.cohort.slides)
-    made_from = {
-        "task": asked.kind,
-        "manifest rows": rows_sha256(asked.kind, asked.cohort)[:HASH_DIGITS],
+def _fingerprints(cohort: Cohort, kind: TaskKind) -> dict[str, str]:
+    features = "".join(fingerprint(slide.source) for slide in cohort.slides)
+    return {
+        "manifest rows": rows_sha256(kind, cohort)[:HASH_DIGITS],
         "features": hashlib.sha256(features.encode()).hexdigest()[:HASH_DIGITS],
-        "methods": list(asked.names),
-        "minutes": asked.minutes,
-        "seed": asked.seed,
-        "settings": dict(asked.settings),
     }
-    note = asked.out / "settings.yaml"
+
+
+def _claim(out: Path, made_from: Mapping[str, Any], again: bool) -> None:
+    """Store what the search is made from; a folder with another search is refused, or cleared."""
+    note = out / "settings.yaml"
     if again and differing_settings(note, made_from):
         for name in (JOBS, "outer", "model", BUNDLE):
-            shutil.rmtree(asked.out / name, ignore_errors=True)
+            shutil.rmtree(out / name, ignore_errors=True)
         for name in (PLAN_FILE, CLOCK_FILE):
-            (asked.out / name).unlink(missing_ok=True)
+            (out / name).unlink(missing_ok=True)
     claim_folder(note, made_from, "a search", again)
 
 
-def _train_chosen(asked: AutoRequest, search: Search, result: SearchResult, findings: Findings) -> Path:
+def _train_chosen(
+    search: Search, result: SearchResult, findings: Findings, device: str, engine: TrainingEngine | None
+) -> Path:
     """Train the chosen method on all patients and write its bundle, unless it is there."""
     bundle = search.out / BUNDLE
     if bundle.exists():
         return bundle
+    recorded = 2 if findings.chosen.attends else "none"
     config = with_settings(
-        findings.chosen.config(search.common, result.plan.share),
-        {"training.device": asked.device, "record.attention": 2 if findings.chosen.attends else "none"},
+        findings.chosen.config(search.common, result.plan.design.share),
+        {"training.device": device, "record.attention": recorded},
     )
-    everyone = replace(
-        search.cohort, slides=tuple(replace(slide, split="train", fold=None) for slide in search.cohort.slides)
-    )
+    slides = tuple(replace(slide, split="train", fold=None) for slide in search.cohort.slides)
     search.show("training the chosen model", 0, 1)
-    train_run(everyone, search.out / "model", config, engine=asked.model_engine)
+    train_run(replace(search.cohort, slides=slides), search.out / "model", config, engine=engine)
     search.show("training the chosen model", 1, 1)
     return write_bundle(search.out / "model", bundle, config.method, evaluation=findings.expected, limit=NOT_TESTED)

@@ -49,17 +49,10 @@ class Plan(BaseModel):
     left_out: why candidates are not trained, by name
     """
 
-    outer: int
-    inner: int
-    share: float
+    design: Design
     candidates: list[str]
     epoch_s: dict[str, float]
     left_out: dict[str, str]
-
-    @property
-    def design(self) -> Design:
-        """The design, as pure functions take it."""
-        return Design(self.outer, self.inner, self.share)
 
 
 class _Clock(BaseModel):
@@ -87,17 +80,6 @@ class Budget:
     def save(self) -> None:
         """Note the time that is spent."""
         write_json(self._path, {"seconds": round(self.spent, 1)})
-
-
-@dataclass(frozen=True)
-class Group:
-    """Patients on whom a choice is made: all but those of an outer test fold, or all of them.
-
-    inner: their inner folds, in which the role `test` is held out
-    """
-
-    name: str
-    inner: Splits
 
 
 @dataclass(frozen=True)
@@ -149,25 +131,26 @@ class Search:
         """Do, or go on with, the whole search; jobs that are done are kept."""
         most_outer, most_inner = self.most_folds()
         plan = self._plan(most_outer, most_inner)
-        outer = outer_splits(self.cohort, plan.outer, self.seed, self.kind)
-        everyone = Group("all", _held_out(outer_splits(_unsplit(self.cohort), most_inner, self.seed, self.kind)))
-        groups = [
-            Group(f"fold-{fold}", _held_out(inner_splits(self.cohort, outer, fold, most_inner, self.seed, self.kind)))
+        outer = outer_splits(self.cohort, plan.design.outer, self.seed, self.kind)
+        groups = {
+            f"fold-{fold}": _held_out(inner_splits(self.cohort, outer, fold, most_inner, self.seed, self.kind))
             for fold in range(outer.n_folds)
-        ]
-        notes: list[str] = []
-        choices = self._choose([*groups, everyone], plan, notes)
-        tested, methods = self._test(plan, outer, choices[:-1])
-        last = len(choices[-1]) - 1
-        rung = self._rungs(plan)[last]
+        }
+        # the patients of a group choose, each held out once; the last group are all patients
+        groups["all"] = outer_splits(_unsplit(self.cohort), most_inner, self.seed, self.kind)
+        *choices, final = self._choose(groups, plan)
+        tested, methods = self._test(plan, outer, choices)
+        last = len(final) - 1
+        rungs = rungs_of(len(plan.candidates), plan.design)
         finalists = {
-            name: self._inner_job(everyone, name, last, rung).predictions()
-            for name, score in choices[-1][-1].items()
+            name: self._inner_job("all", groups["all"], name, last, rungs[last]).predictions()
+            for name, score in final[-1].items()
             if not np.isnan(score)
         }
-        return SearchResult(
-            plan, outer, choices[:-1], choices[-1], finalists, tested, methods, self._seconds(plan), notes
-        )
+        notes = []
+        if len(final) < len(rungs):
+            notes.append(f"The budget ended after rung {len(final)} of {len(rungs)} of the choice.")
+        return SearchResult(plan, outer, choices, final, finalists, tested, methods, self._seconds(plan), notes)
 
     def most_folds(self) -> tuple[int, int]:
         """How many outer and inner folds the cohort allows; too few patients are an error."""
@@ -215,15 +198,9 @@ class Search:
         if own_folds:
             design = replace(design, outer=outer)
         left_out |= dict.fromkeys(dropped, TOO_SLOW)
-        plan = Plan(
-            outer=design.outer,
-            inner=design.inner,
-            share=design.share,
-            candidates=[name for name in epoch_s if name not in dropped],
-            epoch_s=epoch_s,
-            left_out=left_out,
-        )
-        write_json(path, plan.model_dump())
+        kept = [name for name in epoch_s if name not in dropped]
+        plan = Plan(design=design, candidates=kept, epoch_s=epoch_s, left_out=left_out)
+        write_json(path, plan.model_dump(mode="json"))
         return plan
 
     def _bags(self) -> int:
@@ -236,52 +213,43 @@ class Search:
     def _workers(self) -> int:
         return getattr(self.engine, "workers", None) or 1
 
-    def _rungs(self, plan: Plan) -> list[Rung]:
-        return rungs_of(len(plan.candidates), plan.design)
-
-    def _inner_job(self, group: Group, name: str, rung: int, asked: Rung) -> SearchJob:
+    def _inner_job(self, group: str, inner: Splits, name: str, number: int, rung: Rung) -> SearchJob:
         """A candidate in one rung of a choice; its folder and its splits have no patient outside the group."""
-        table = group.inner.table
         return SearchJob(
-            f"{group.name}, rung {rung + 1}, {self.candidates[name]}",
-            self.out.absolute() / JOBS / group.name / f"rung-{rung}" / name,
-            self.candidates[name].config(self.common, asked.share),
-            Splits(table[table["fold"] < asked.inner]),
+            f"{group}, rung {number + 1}, {self.candidates[name]}",
+            self.out.absolute() / JOBS / group / f"rung-{number}" / name,
+            self.candidates[name].config(self.common, rung.share),
+            Splits(inner.table[inner.table["fold"] < rung.inner]),
         )
 
-    def _choose(self, groups: Sequence[Group], plan: Plan, notes: list[str]) -> list[History]:
+    def _choose(self, groups: Mapping[str, Splits], plan: Plan) -> list[History]:
         """Successive halving in every group; all groups stop at the same rung, so that all choose the same way."""
-        rungs = self._rungs(plan)
-        histories: list[History] = [[] for _ in groups]
+        rungs = rungs_of(len(plan.candidates), plan.design)
+        histories: dict[str, History] = {group: [] for group in groups}
         for number, rung in enumerate(rungs):
             jobs: dict[tuple[str, str], SearchJob] = {}
-            for group, history in zip(groups, histories, strict=True):
+            for group, history in histories.items():
                 names = ranked(history[-1])[: rung.candidates] if history else plan.candidates
-                names = [name for name in plan.candidates if name in names]  # ties go to the simplest
-                jobs |= {(group.name, name): self._inner_job(group, name, number, rung) for name in names}
-            waiting = [job for job in jobs.values() if job.result is None]
-            begun = len(waiting) < len(jobs)
-            if number and not begun and not self._fits(waiting, plan):
-                left = f"rung {number + 1} of {len(rungs)}"
-                notes.append(f"The budget ended before {left} of the choice, which rests on fewer epochs and folds.")
+                for name in [name for name in plan.candidates if name in names]:  # ties go to the simplest
+                    jobs[group, name] = self._inner_job(group, groups[group], name, number, rung)
+            begun = any(job.result is not None for job in jobs.values())
+            if number and not begun and not self._fits(list(jobs.values()), plan):
                 break
             results = self._run(jobs, f"choosing, rung {number + 1} of {len(rungs)}")
-            for group, history in zip(groups, histories, strict=True):
-                history.append({name: result.score for (of, name), result in results.items() if of == group.name})
-        return histories
+            for group, history in histories.items():
+                history.append({name: result.score for (of, name), result in results.items() if of == group})
+        return list(histories.values())
 
     def _fits(self, jobs: Sequence[SearchJob], plan: Plan) -> bool:
         """Whether jobs, and the tests that must follow them, end within the budget."""
-        names = [job.folder.name for job in jobs]
-        parts = [len(job.splits.table.query("role == 'train'")) for job in jobs]
         seconds = sum(
-            plan.epoch_s[name] * bags * job.config.training.epochs
-            for name, bags, job in zip(names, parts, jobs, strict=True)
+            plan.epoch_s[job.folder.name] * (job.splits.table["role"] == "train").sum() * job.config.training.epochs
+            for job in jobs
         )
-        slowest = max(plan.epoch_s[name] * self._epochs(name, plan.share) for name in plan.candidates) * self._bags()
-        simple = sum(plan.epoch_s[name] * self._epochs(name, plan.share) for name in SIMPLE) * self._bags()
-        tests = (plan.outer - 1) * (simple + slowest) + slowest
-        return (seconds + tests) / self._workers() <= self.budget.left
+        share, bags = plan.design.share, self._bags()
+        full = {name: plan.epoch_s[name] * self._epochs(name, share) * bags for name in plan.candidates}
+        tests = (plan.design.outer - 1) * (sum(full[name] for name in SIMPLE) + max(full.values())) + max(full.values())
+        return bool((seconds + tests) / self._workers() <= self.budget.left)
 
     def _test(
         self, plan: Plan, outer: Splits, choices: Sequence[History]
@@ -299,7 +267,7 @@ class Search:
                 jobs[fold, name] = SearchJob(
                     f"fold-{fold}, test, {self.candidates[name]}",
                     self.out.absolute() / JOBS / f"fold-{fold}" / "test" / name,
-                    self.candidates[name].config(self.common, plan.share),
+                    self.candidates[name].config(self.common, plan.design.share),
                     Splits(part),
                 )
         for key, result in self._run(jobs, "testing").items():
