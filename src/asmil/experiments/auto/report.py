@@ -72,9 +72,8 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
         named = ", ".join(f"{name} in {format_count(count, 'fold')}" for name, count in others.most_common())
         warnings.insert(
             0,
-            f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The expected "
-            f"{findings.title} is that of the choices of the outer folds; compare it with the outer {findings.title} of "
-            f"{findings.chosen} below, if there is one.",
+            f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The "
+            f"expected {findings.title} is that of the choices of the outer folds, not that of {findings.chosen}.",
         )
     if any(slide.split for slide in search.cohort.slides):
         warnings.append(
