@@ -119,6 +119,9 @@ class Findings:
     def choice_answer(self) -> str:
         """The chosen method and its expected performance, in one sentence."""
         number = f"{format_number(self.performance.value)} (95 % interval {format_interval_of(self.performance)})"
+        if self.is_unstable:
+            doubt = f"Chosen: {self.chosen}, but only {self.won} of {self.folds} outer folds chose it."
+            return f"{doubt} Expected {self.title} of the procedure on new patients: {number}."
         return f"Chosen: {self.chosen}. Expected {self.title} on new patients: {number}."
 
 

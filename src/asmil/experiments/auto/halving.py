@@ -104,16 +104,23 @@ def seconds_of(design: Design, full: Mapping[str, float], simple: Collection[str
 
 
 def fitting_design(
-    full: Mapping[str, float], simple: Collection[str], budget_s: float, outer: int, inner: int, fixed_s: float = 0.0
+    full: Mapping[str, float],
+    simple: Collection[str],
+    budget_s: float,
+    outer: int,
+    inner: int,
+    fixed_s: float = 0.0,
+    least_share: float = 0.0,
 ) -> tuple[Design, list[str]]:
     """The most thorough design that fits the budget, and the candidates that it must leave out.
 
     outer, inner: the most folds that the cohort allows
+    least_share: of the epochs; fewer would teach nothing
     The most expensive candidates are left out before the others are trained for too few epochs, but never the simple
     ones and the cheapest of the others.
     """
     costly = sorted((name for name in full if name not in simple), key=lambda name: -full[name])
-    allowed = [Design(min(d.outer, outer), min(d.inner, inner), d.share) for d in DESIGNS]
+    allowed = [Design(min(d.outer, outer), min(d.inner, inner), max(d.share, least_share)) for d in DESIGNS]
     for designs in (allowed[:ADEQUATE], allowed[ADEQUATE:]):
         for count in range(max(1, len(costly))):
             kept = {name: seconds for name, seconds in full.items() if name not in costly[:count]}

@@ -34,6 +34,7 @@ MOST_OUTER = 5
 FEWEST_PATIENTS = 4
 """Patients per class that two outer folds with two inner folds each need."""
 TRIAL_SLIDES, TRIAL_EPOCHS = 16, 2
+LEAST_EPOCHS = 5
 SIMPLE = (LINEAR, MEAN)
 TOO_SLOW = "too slow for the budget; give more `--minutes`, `--workers` or a GPU"
 History = list[dict[str, float]]
@@ -194,7 +195,8 @@ class Search:
         fixed_s = min(results[name].seconds - TRIAL_EPOCHS * len(sample.table) * epoch_s[name] for name in epoch_s)
         own_folds = any(slide.fold is not None for slide in self.cohort.slides)
         budget = self.budget.left * self._workers()
-        design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, max(0.0, fixed_s))
+        least = min(1.0, LEAST_EPOCHS / min(self._epochs(name) for name in epoch_s))
+        design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, max(0.0, fixed_s), least)
         if own_folds:
             design = replace(design, outer=outer)
         left_out |= dict.fromkeys(dropped, TOO_SLOW)
