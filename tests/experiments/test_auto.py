@@ -72,7 +72,7 @@ def test_an_expensive_candidate_is_left_out_before_all_others_are_undertrained()
 
 def test_methods_with_few_epochs_keep_enough_of_them():
     full = {"linear": 1.0, "mean_pooling": 1.0, "abmil": 1.0}
-    assert fitting_design(full, SIMPLE, 0.1, 5, 3, least_share=0.5) == (Design(3, 1, 0.5), [])
+    assert fitting_design(full, SIMPLE, 0.1, 5, 3, least_share=0.5) == (Design(3, 2, 0.5), [])
 
 
 def test_a_small_cohort_has_fewer_folds():

@@ -32,13 +32,12 @@ DESIGNS = (
     Design(5, 3, 0.6),
     Design(5, 3, 0.4),
     Design(5, 2, 0.4),
-    Design(5, 1, 0.4),
-    Design(5, 1, 0.2),
-    Design(3, 1, 0.2),
-    Design(3, 1, 0.1),
+    Design(5, 2, 0.2),
+    Design(3, 2, 0.2),
+    Design(3, 2, 0.1),
 )
 """From the most to the least thorough; the first that fits the budget is used."""
-ADEQUATE = 6
+ADEQUATE = 5
 """So many of these designs train long enough to compare methods; candidates are left out before others are used."""
 
 

@@ -189,7 +189,7 @@ def _figure(search: Search, result: SearchResult, findings: Findings) -> Figure:
         axes = figure.add_subplot()
         for row, (name, _) in enumerate(rows):
             scores = _last_scores(result, name)
-            axes.scatter(scores, [row] * len(scores), s=16, color=COLORS[0], alpha=0.45, linewidths=0)
+            axes.scatter(scores, [row] * len(scores), s=26, color=COLORS[0], alpha=0.55, linewidths=0)
             tested = findings.tested.get(name)
             if tested is not None:
                 low, high = tested.interval if tested.interval.is_defined else (tested.value, tested.value)
@@ -199,7 +199,7 @@ def _figure(search: Search, result: SearchResult, findings: Findings) -> Figure:
         axes.set_yticks(range(len(rows)), [plain_text(title) for _, title in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(findings.title)
-        axes.scatter([], [], s=16, color=COLORS[0], alpha=0.45, label="inner folds, which choose")
+        axes.scatter([], [], s=26, color=COLORS[0], alpha=0.55, label="inner folds, which choose")
         axes.plot([], [], "D-", color=COLORS[1], markersize=5, label="outer folds, with 95 % interval")
         axes.plot([], [], "--", color=GUIDE, label="chance")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.5 / len(rows) + 0.06), ncols=3, labelcolor=TEXT)
