@@ -279,7 +279,7 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
         )
     if findings.is_unstable or findings.resampled.get(findings.chosen.name, 1.0) < SURE:
         yield (
-            "The finalists are close: another method than the chosen one may be as good. Prefer the simpler or the "
+            "The choice is not certain: another method may be as good. Prefer the simpler or the "
             "cheaper one if it matters to you."
         )
     if poorly_calibrated:
