@@ -1,3 +1,4 @@
+from asmil.api.benchmarks import auto as auto
 from asmil.api.benchmarks import claims as claims
 from asmil.api.benchmarks import classic_benchmark as classic_benchmark
 from asmil.api.benchmarks import paper_table as paper_table

@@ -1,8 +1,9 @@
-"""Many trainings: sweeps, benchmark sets, and the tables and claims of the ASMIL paper."""
+"""Many trainings: the best model for a cohort, sweeps, benchmark sets, the tables and claims of the ASMIL paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,104 @@ from asmil.errors import AsmilError, did_you_mean
 if TYPE_CHECKING:
     from asmil.classic.bag_set import BagSet
     from asmil.classic.jobs import Done, Job
+    from asmil.cohort.manifest import Cohort
     from asmil.engine import Engine
+    from asmil.experiments.auto.run import AutoResult
     from asmil.experiments.running import JobEnd
     from asmil.paper.claims.listing import Ruled
     from asmil.paper.counted import Counted
     from asmil.paper.datasets import Size
     from asmil.paper.running import PaperRun
+    from asmil.tables.time_units import TimeUnit
+    from asmil.tasks.base import TaskKind
+
+
+def auto(
+    cohort: Cohort | PathLike,
+    out: PathLike,
+    *,
+    minutes: float = 30.0,
+    task: TaskKind | None = None,
+    features: PathLike | None = None,
+    columns: Mapping[str, str] | None = None,
+    time_unit: TimeUnit | None = None,
+    method: str | Sequence[str] = (),
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    engine: str = "local",
+    address: str | None = None,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    item_timeout: float | None = None,
+    again: bool = False,
+    progress: bool = True,
+) -> AutoResult:
+    """Find the best method for a cohort, say whether attention pays and how good it will be, and train it.
+
+    cohort: the manifest, or what `load_cohort` returned
+    out: the folder of the page (`auto.html`), the trainings and the model (`bundle`); a search in it is resumed
+    minutes: time budget; how many folds and epochs are trained depends on it
+    task, features, columns, time_unit: as for `train`
+    method: candidates, of the ladder in docs/auto.md or any method; default: the ladder. The linear probe and mean
+        pooling are always among them
+    settings: of all trainings, by their dotted names, e.g. {"training.epochs": 20}
+    workers: trainings at the same time; default: one per GPU, or one
+    device, engine, address, cpus, gpus: as for `sweep`
+    again: search from the start if the folder contains a search with other inputs or settings, instead of refusing
+    """
+    from asmil.api.functions import load_cohort
+    from asmil.cohort.manifest import Cohort
+    from asmil.experiments.auto.run import run_auto
+    from asmil.experiments.running import TrainingMachine
+    from asmil.settings.config import flat
+    from asmil.training.run_parts import TrainingEngine
+
+    if not isinstance(cohort, Cohort):
+        cohort = load_cohort(cohort, features=features, task=task or "classification", columns=columns)
+    elif features is not None or columns is not None:
+        raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` and `columns` to load_cohort")
+    if task not in (None, cohort.task):
+        raise AsmilError(f"{cohort.path}: the cohort was loaded for {cohort.task}; load it for {task}")
+    warn(*(f"{cohort.path}: {note}" for note in cohort.notes))
+    machine = TrainingMachine(engine, address, workers, device, cpus, gpus)
+    chosen, _ = machine.prepare()
+    with _stages(not progress) as show:
+        return run_auto(
+            cohort,
+            cohort.task or "classification",
+            Path(out),
+            minutes=minutes,
+            names=names(method),
+            settings=flat(tree(settings)),
+            seed=seed,
+            engine=chosen,
+            time_unit=time_unit,
+            item_timeout_s=item_timeout,
+            device=device,
+            model_engine=TrainingEngine("ray", address, 1, cpus=cpus, gpus=gpus) if machine.uses_ray() else None,
+            again=again,
+            show=show,
+        )
+
+
+@contextmanager
+def _stages(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """One bar for each stage of a search; a stage that has ended leaves a line."""
+    from rich.progress import Progress, TaskID
+
+    console, bars = messages(quiet), dict[str, TaskID]()
+    with Progress(console=console, transient=True) as progress:
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=total)
+            progress.update(bars[stage], completed=done, visible=done < total)
+            if done == total:
+                console.print(f"{stage}: {total} done", markup=False, soft_wrap=True)
+
+        yield show
 
 
 def sweep(

@@ -271,5 +271,6 @@ def export_run(
     from asmil.export.bundle import write_bundle
     from asmil.export.graph import export_onnx, export_torch
 
+    writers: dict[str, Callable[[Path, Path, str | None], Path]]
     writers = {"bundle": write_bundle, "onnx": export_onnx, "torch": export_torch}
     return writers[format](run_path(run), Path(out), method)

@@ -21,6 +21,7 @@ from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
 PAGES = {
+    "auto.html": ("Best model", "which method was chosen, whether attention pays, expected performance"),
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
     "comparison.html": ("Comparison of methods", "differences with intervals and tests"),
     "localization.html": ("Localization", "heat maps compared with annotations"),

@@ -44,7 +44,14 @@ tags:
 """
 
 
-def write_bundle(run: Path | str, out: Path | str, method: str | None = None) -> Path:
+def write_bundle(
+    run: Path | str,
+    out: Path | str,
+    method: str | None = None,
+    *,
+    evaluation: RunEvaluation | None = None,
+    limit: str = "",
+) -> Path:
     """Write the trained models of a run, its settings and a model card to a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
@@ -52,6 +59,7 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     slides, so that predictions of training slides are recognized; see `TrainingSlides`.
 
     method: the run's method, if it is your own code
+    evaluation: its metrics are stored, if the run has no test slides; limit: a sentence on what they do not say
     """
     out = Path(out)
     if is_bundle(Path(run)):
@@ -59,11 +67,11 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AsmilError(f"{out} exists and is not empty; give --out a new folder")
     opened = open_models(run, "cpu", method)  # loads every model, so that no damaged file is exported
-    evaluation = evaluate_run(read_run(run))
+    evaluation = evaluation or evaluate_run(read_run(run))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
-        _write(partial, opened, evaluation)
+        _write(partial, opened, evaluation, limit)
         if out.exists():
             out.rmdir()
         partial.replace(out)
@@ -72,7 +80,7 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     return out
 
 
-def _write(folder: Path, run: Run, evaluation: RunEvaluation) -> None:
+def _write(folder: Path, run: Run, evaluation: RunEvaluation, limit: str) -> None:
     layout, settings = run.layout, run.description.to_dict()
     settings["asmil"] = run.values.get("asmil", __version__)
     settings["cohort"] = {"slides": settings["cohort"].get("slides")}
@@ -88,7 +96,7 @@ def _write(folder: Path, run: Run, evaluation: RunEvaluation) -> None:
     _copy(run.path / OPERATING_POINT_FILE, folder / OPERATING_POINT_FILE)
     if run.training_slides is not None:
         run.training_slides.for_bundle().save(folder)
-    write_text(folder / CARD_FILE, model_card(run, evaluation))
+    write_text(folder / CARD_FILE, model_card(run, evaluation, limit))
     alarms = tuple(BundleAlarm(**asdict(alarm)) for alarm in evaluation.raised)
     seal_bundle(folder, _metrics(evaluation), evaluation.sizes, alarms)
 
@@ -112,7 +120,7 @@ def _titles(evaluation: RunEvaluation) -> dict[str, str]:
     return {metric.name: metric.title for metric in evaluation.run.format.metrics}
 
 
-def model_card(run: Run, evaluation: RunEvaluation) -> str:
+def model_card(run: Run, evaluation: RunEvaluation, limit: str = "") -> str:
     """The card as Markdown."""
     config = run.description.config
     title = f"{config.method} for {config.task.kind}"
@@ -122,7 +130,7 @@ def model_card(run: Run, evaluation: RunEvaluation) -> str:
         *_alarms(evaluation),
         "## Data\n\n" + markdown_table(["property", "value"], _data(run)),
         "## Metrics\n\n" + _results(evaluation),
-        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(run, evaluation)),
+        "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(run, evaluation, limit)),
         "## Use\n\n" + _use(run),
         f"Written by asmil {__version__}. Add the license under which you share the weights.",
     ]
@@ -190,11 +198,13 @@ def _results(evaluation: RunEvaluation) -> str:
     return f"{how}\n\n{markdown_table(['metric', 'value', '95 % interval'], rows)}"
 
 
-def _limits(run: Run, evaluation: RunEvaluation) -> Iterator[str]:
+def _limits(run: Run, evaluation: RunEvaluation, limit: str) -> Iterator[str]:
     if evaluation.n_patients < SMALL_TEST_PART:
         yield f"The test set is small: {evaluation.sizes}."
     yield _of_sites(site_overlap(run))
-    if evaluation.n_trainings > 1:
+    if limit:
+        yield limit
+    elif evaluation.n_trainings > 1:
         yield "The metrics are those of single trainings. The mean of all models was not tested on its own."
     yield _of_features(run.description.features)
     for warning in evaluation.warnings:

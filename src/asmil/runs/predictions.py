@@ -33,7 +33,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
         table = without_categories(pd.read_parquet(path))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
-    for name in [name for name in KEY_COLUMNS if name in table]:
+    for name in [name for name in KEY_COLUMNS if name in table and len(table)]:  # empty columns have no type
         expected = "integers" if name in ("fold", "seed") else "text"
         is_text = all(isinstance(value, str) for value in table[name])
         if not (is_integer_dtype(table[name]) if expected == "integers" else is_text):
@@ -47,6 +47,8 @@ def refuse_invalid(file: Path, table: pd.DataFrame, expected: PredictionFormat) 
     missing = [name for name in columns if name not in table]
     if missing:
         raise AsmilError(f"{file}: missing columns {', '.join(missing)}; it has {', '.join(table.columns)}")
+    if table.empty:
+        return
     texts = [name for name in expected.number_columns if not is_numeric_dtype(table[name])]
     if texts:
         raise AsmilError(f"{file}: the columns {', '.join(texts)} do not contain numbers; restore it or train again")

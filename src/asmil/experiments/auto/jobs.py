@@ -1,0 +1,168 @@
+"""One job of the search: a candidate on some folds, with its own folder; a finished one is never trained again."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel
+
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.manifest import Cohort
+from asmil.cohort.outcomes import outcomes_of
+from asmil.cohort.splits import Splits
+from asmil.cohort.units import UnitKind, units_of
+from asmil.engine.jobs import Place, Worker, made_progress
+from asmil.engine.machine import choose_device
+from asmil.errors import AsmilError
+from asmil.files import write_json
+from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
+from asmil.models.registry import find_method
+from asmil.reporting import jsonable
+from asmil.runs.config import RunConfig
+from asmil.runs.epochs import read_epochs
+from asmil.runs.layout import RunLayout
+from asmil.runs.predictions import read_predictions, write_predictions
+from asmil.settings.documents import read_json
+from asmil.tasks.base import Metric, PredictionFormat, TaskKind
+from asmil.tasks.prediction_format import prediction_format
+from asmil.training.executors import JobRunner
+from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.interruption import Interrupted
+
+RESULT_FILE = "result.json"
+METRICS: dict[TaskKind, str] = {
+    "classification": "macro_auc",
+    "multilabel": "macro_auc",
+    "survival": "c_index",
+    "regression": "r2",
+}
+"""What candidates are chosen and reported by; higher is better."""
+
+
+class JobResult(BaseModel):
+    """What a finished job leaves in its folder.
+
+    scores: the metric on the held-out part of each fold; None where it is undefined
+    seconds: of the whole job; epoch_s: of its last epoch, per training bag
+    error: why the candidate could not be trained
+    """
+
+    scores: list[float | None] = []
+    seconds: float = 0.0
+    epoch_s: float = 0.0
+    error: str | None = None
+
+    @property
+    def score(self) -> float:
+        """The mean over the folds in which the metric is defined; nan if there is none."""
+        defined = [score for score in self.scores if score is not None]
+        return fmean(defined) if defined else float("nan")
+
+
+@dataclass(frozen=True)
+class SearchJob:
+    """A candidate to be trained on the folds of `splits`; the role `test` is what each fold holds out."""
+
+    name: str
+    folder: Path
+    config: RunConfig
+    splits: Splits = field(repr=False)
+
+    @property
+    def result(self) -> JobResult | None:
+        """The result, or None if the job is not done."""
+        path = self.folder / RESULT_FILE
+        return read_json(path, JobResult, "remove it, and the job is done again") if path.is_file() else None
+
+    def predictions(self) -> pd.DataFrame:
+        """The predictions of all folds for what they held out."""
+        layout, seed = RunLayout(self.folder), self.config.training.seed
+        files = [layout.training(fold, seed) / layout.predictions.name for fold in range(self.splits.n_folds)]
+        return pd.concat([read_predictions(file) for file in files], ignore_index=True)
+
+
+def metric_of(form: PredictionFormat) -> Metric:
+    """The metric that candidates are chosen and reported by."""
+    return next(metric for metric in form.metrics if metric.name == METRICS[form.kind])
+
+
+def fold_score(form: PredictionFormat, table: pd.DataFrame) -> float | None:
+    """The metric of a table of predictions; None where it is undefined."""
+    function = metric_of(form).function
+    assert function is not None
+    try:
+        value = float(function(form.truth(table), form.predictions(table), np.ones((1, len(table))))[0])
+    except AsmilError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class MakeTrainer:
+    """Called once in each worker process; bags stay in memory from job to job if they fit."""
+
+    cohort: Cohort
+    kind: TaskKind
+    unit: UnitKind
+    in_features: int
+
+    def __call__(self, place: Place) -> Worker:
+        """A function that does jobs."""
+        from asmil.machine.memory import keep_freed_memory
+
+        keep_freed_memory()
+        units = units_of(self.cohort.slides, self.unit)
+        outcomes = outcomes_of(self.cohort, units, self.kind)
+        device = choose_device(place.device)
+        data = TrainingData(units, outcomes, BagLoader(units), self.in_features, device)
+        return _Trainer(data, prediction_format(self.kind, outcomes.names))
+
+
+class _Trainer:
+    def __init__(self, data: TrainingData, form: PredictionFormat) -> None:
+        self._data, self._form = data, form
+        self._runner = JobRunner(lambda note: None)
+
+    def __call__(self, job: SearchJob) -> None:
+        began = time.perf_counter()
+        job.splits.save(job.folder / "splits.csv")
+        scores, epoch_s = [], 0.0
+        for fold in range(job.splits.n_folds):
+            training = self._train(job, fold)
+            table = read_predictions(training.predictions)
+            scores.append(fold_score(self._form, table) if len(table) else None)
+            epochs = read_epochs(training.folder / "metrics.jsonl")
+            epoch_s = epochs[-1]["seconds"] / max(1, len(training.train.targets))
+        result = JobResult(scores=scores, seconds=time.perf_counter() - began, epoch_s=epoch_s)
+        write_json(job.folder / RESULT_FILE, jsonable(result.model_dump()))
+
+    def _train(self, job: SearchJob, fold: int) -> FoldSeedJob:
+        """Train a fold and write its predictions, unless they are there; an interrupted training is resumed."""
+        method_name(job.config.method)  # registers a user-defined method in a new process
+        data, seed = self._data, job.config.training.seed
+        if find_method(job.config.method).model.prepare is not MILModel.prepare:
+            data = data.prepared_for(job.config, data.indices(job.splits, fold, "train"))
+        folder = RunLayout(job.folder).training(fold, seed)
+        training = FoldSeedJob(data, job.config, job.splits, fold, seed, folder)
+        if training.is_done:
+            return training
+        try:
+            for _, predictions in self._runner.run([training], lambda job, epochs: None, lambda job: _on_epoch):
+                write_predictions(training.predictions, predictions)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # only its predictions are needed
+        return training
+
+
+def _on_epoch(record: Mapping[str, Any]) -> None:
+    made_progress()
