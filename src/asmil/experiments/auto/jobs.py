@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -135,33 +135,34 @@ class _Trainer:
     def __call__(self, job: SearchJob) -> None:
         began = time.perf_counter()
         job.splits.save(job.folder / "splits.csv")
-        scores, epoch_s = [], 0.0
-        for fold in range(job.splits.n_folds):
-            training = self._train(job, fold)
-            table = read_predictions(training.predictions)
-            scores.append(fold_score(self._form, table) if len(table) else None)
-            epochs = read_epochs(training.folder / "metrics.jsonl")
-            epoch_s = epochs[-1]["seconds"] / max(1, len(training.train.targets))
-        result = JobResult(scores=scores, seconds=time.perf_counter() - began, epoch_s=epoch_s)
+        trainings = [self._training(job, fold) for fold in range(job.splits.n_folds)]
+        self._train([training for training in trainings if not training.is_done])
+        tables = [read_predictions(training.predictions) for training in trainings]
+        last = read_epochs(trainings[-1].folder / "metrics.jsonl")[-1]
+        result = JobResult(
+            scores=[fold_score(self._form, table) if len(table) else None for table in tables],
+            seconds=time.perf_counter() - began,
+            epoch_s=last["seconds"] / max(1, len(trainings[-1].train.targets)),
+        )
         write_json(job.folder / RESULT_FILE, jsonable(result.model_dump()))
 
-    def _train(self, job: SearchJob, fold: int) -> FoldSeedJob:
-        """Train a fold and write its predictions, unless they are there; an interrupted training is resumed."""
+    def _training(self, job: SearchJob, fold: int) -> FoldSeedJob:
         method_name(job.config.method)  # registers a user-defined method in a new process
         data, seed = self._data, job.config.training.seed
         if find_method(job.config.method).model.prepare is not MILModel.prepare:
             data = data.prepared_for(job.config, data.indices(job.splits, fold, "train"))
-        folder = RunLayout(job.folder).training(fold, seed)
-        training = FoldSeedJob(data, job.config, job.splits, fold, seed, folder)
-        if training.is_done:
-            return training
+        return FoldSeedJob(data, job.config, job.splits, fold, seed, RunLayout(job.folder).training(fold, seed))
+
+    def _train(self, trainings: Sequence[FoldSeedJob]) -> None:
+        """Train folds and write their predictions; interrupted trainings are resumed."""
         try:
-            for _, predictions in self._runner.run([training], lambda job, epochs: None, lambda job: _on_epoch):
+            for training, predictions in self._runner.run(
+                trainings, lambda training, epochs: None, lambda training: _on_epoch
+            ):
                 write_predictions(training.predictions, predictions)
+                shutil.rmtree(training.folder / "checkpoints", ignore_errors=True)  # only its predictions are needed
         except Interrupted:
             raise KeyboardInterrupt from None
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # only its predictions are needed
-        return training
 
 
 def _on_epoch(record: Mapping[str, Any]) -> None:
