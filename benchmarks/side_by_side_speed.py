@@ -82,7 +82,7 @@ class Part:
         return BagList([self.cohort.bags[i] for i in self.indices]).stream(order)
 
     def keys(self) -> list[Hashable]:
-        return self.indices.tolist()
+        return list(self.indices.tolist())
 
 
 def read_cohort(limit: int | None) -> Cohort:
@@ -93,7 +93,7 @@ def read_cohort(limit: int | None) -> Cohort:
 
     with np.load(DATA / "brca.npz") as file:
         names, offsets, features = file["slides"].tolist(), file["offsets"], torch.from_numpy(file["features"]).float()
-    table = pd.read_csv(DATA / "brca_subtyping.csv").head(limit)
+    table = pd.read_csv(DATA / "brca_subtyping.csv")[:limit]
     numbers = [names.index(slide) for slide in table["slide"]]
     bags = [Bag(features[offsets[i] : offsets[i + 1]], id=names[i]) for i in numbers]
     return Cohort("BRCA", bags, (table["label"] == CLASSES[1]).to_numpy().astype(int), table["patient"].to_numpy())
@@ -137,7 +137,7 @@ class Measured:
 
         groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE[self.device.type])
         per_epoch: list[float] = []
-        stacked_step.StackedSteps.run_epoch = timed  # type: ignore[method-assign]
+        stacked_step.StackedSteps.run_epoch = timed  # type: ignore[assignment, method-assign]
         try:
             for group in range(groups):
                 chosen = slice(len(self.trainers) * group // groups, len(self.trainers) * (group + 1) // groups)
@@ -158,7 +158,7 @@ class Measured:
             original(*arguments)
             seconds.append(self.clock() - started)
 
-        trainer._train_epoch = timed  # type: ignore[method-assign]
+        trainer._train_epoch = timed  # type: ignore[assignment, method-assign]
         trainer.fit(self.train[number], self.val[number])
         return seconds[-1]
 
@@ -176,7 +176,7 @@ def measure(method: str, cohort: Cohort, options: argparse.Namespace) -> dict[st
         except (NotSideBySide, AsmilError) as reason:
             return {"method": method, "reason": str(reason).splitlines()[0][:120]}
         steps = sum(len(part.bags) for part in measured.train)
-        alone = None
+        alone = 0.0
         if not options.without_alone:
             fresh = Measured(config, cohort, options.folds, options.seeds, device)
             chosen = range(0, trainings, max(1, trainings // options.alone))[: options.alone]

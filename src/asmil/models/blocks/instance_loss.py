@@ -93,8 +93,8 @@ def cluster_logits(
     logits = {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
     if mask is None:
         return logits
-    n_tiles = mask.sum()
-    limit = n_tiles if config.k_rule == "official" else (n_tiles // 2).clamp(min=1)
+    unpadded = mask.sum()
+    limit = unpadded if config.k_rule == "official" else (unpadded // 2).clamp(min=1)
     return {**logits, "cluster_counts": (torch.arange(k, device=mask.device) < limit).repeat(2)}
 
 

@@ -126,7 +126,7 @@ class RowOptimizer:
         rows = [row for own in self._rows.values() for row in own]
         self._optimizer = type(optimizer)([{"params": rows}])  # type: ignore[call-arg]
         self._update: Any = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}.get(
-            type(optimizer)  # type: ignore[call-overload]
+            type(optimizer)
         )
 
     def state(self, name: str, number: int) -> dict[str, Tensor]:

@@ -257,9 +257,8 @@ class StackedSteps:
             return logits
 
         def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
-            return torch.vmap(lambda *bag: of_bag(*bag, tensors), in_dims=(0, None if mask is None else 0))(
-                features, mask
-            )
+            in_dims = (0, None if mask is None else 0, None)
+            return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
         with self._stacked_arithmetic():
             for bags, padded in self._evaluated([wanted[number] for number in slots]):
