@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +124,7 @@ def train(
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
 
-    Run the same command again to resume an interrupted run; on a CPU the result is the same to the bit.
+    Run the same command again to resume an interrupted run; the result is the same (docs/reproducibility.md).
 
     Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
@@ -249,8 +248,8 @@ def _print_profile(timings: Timings) -> None:
     from asmil.console import messages, say
 
     whole = time.time() - psutil.Process().create_time()
-    seconds = timings.seconds + Counter({"start of the command": whole - timings.seconds.total()})
-    for name, spent in seconds.most_common():
+    seconds = {**timings.seconds, "start of the command": whole - sum(timings.seconds.values())}
+    for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
         say(messages(), f"profile: {name} {spent:.1f} s ({spent / whole:.0%})")
 
 

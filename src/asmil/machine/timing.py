@@ -6,7 +6,7 @@ Time is counted once: that of a block inside another block belongs to the inner 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +19,7 @@ class Timings:
     """
 
     def __init__(self, rest: str) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._names = [rest]
         self._since = time.perf_counter()
 

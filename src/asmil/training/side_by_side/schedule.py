@@ -90,7 +90,7 @@ def padded_steps(orders: Sequence[Sequence[int]], fewest: int, cost: StepCost) -
 
     >>> cheap_start = StepCost(start=1, row=1, training=1, choice=1)
     >>> list(padded_steps([[5, 50], [6, 5], [50, 6]], 1, cheap_start))
-    [[0, 1], [1], [2, 0], [2]]
+    [[2], [0, 1, 2], [0], [1]]
     """
     position = [0] * len(orders)
     share = cost.start / max(1, len(orders)) + cost.training
