@@ -11,7 +11,7 @@ from statistics import median
 from asmil.cohort.consistency import mixture_problems
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import duplicate_problems
-from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest
+from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions
 from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.problems import Problem, listed, problems_of
@@ -91,7 +91,7 @@ def check_cohort(
     columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
-        reading = read_whole_manifest(manifest_path, features, kind, columns)
+        reading = read_manifest(manifest_path, features, kind, columns)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     cohort, problems = reading.cohort, list(reading.problems)
