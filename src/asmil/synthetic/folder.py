@@ -14,7 +14,6 @@ from asmil.settings.folder_settings import claim_folder, differing_settings
 from asmil.synthetic.plan import PlannedSlide
 
 MANIFEST = "cohort.csv"
-"""Called with (slides done, slides in total) after every slide."""
 
 
 def claim_cohort(note: Path, settings: Mapping[str, Any], holds: str, again: bool, made: Sequence[str]) -> None:
