@@ -52,7 +52,6 @@ class Dataset:
 
     @property
     def slides(self) -> int:
-        """All slides."""
         return sum(self.parts)
 
 

@@ -55,7 +55,6 @@ class PaperRun:
         return self.cohort is None
 
     def chosen_datasets(self) -> list[str]:
-        """The data sets of this run."""
         for name in self.datasets:
             if name not in self.recipe.datasets:
                 hint = did_you_mean(name, self.recipe.datasets)
@@ -63,7 +62,6 @@ class PaperRun:
         return list(self.datasets or self.recipe.datasets)
 
     def chosen_rows(self) -> list[RecipeRow]:
-        """The rows of this run."""
         known = [row.name for row in self.recipe.rows]
         for name in self.rows:
             if name not in known:

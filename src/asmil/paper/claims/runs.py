@@ -135,7 +135,6 @@ class Comparison(Settings):
     small_counts: bool = False
 
     def decide(self, measured: Measured) -> Ruling:
-        """Compare the rows in every metric."""
         differences, left = [], 0
         for pair in self.pairs:
             try:
@@ -174,7 +173,6 @@ class Lead(Settings):
         return differences
 
     def decide(self, measured: Measured) -> Ruling:
-        """Compare the closest methods."""
         return _judge_closest(measured, self.table, self.others(measured))
 
 
