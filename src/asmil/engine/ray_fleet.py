@@ -52,7 +52,6 @@ class Remote:
         return Ready(self._slot)
 
     def work(self, index: int, job: Any) -> Event:
-        """Do a job."""
         assert self._worker is not None
 
         def note_progress() -> None:

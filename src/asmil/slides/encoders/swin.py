@@ -40,7 +40,6 @@ class SwinShape:
 
     @property
     def features(self) -> int:
-        """Width of the features."""
         return self.width << (len(self.depths) - 1)
 
 
