@@ -26,9 +26,9 @@ DEFAULT_ENCODER = "efficientnet_lite0"
 _ENTRIES: dict[str, EncoderEntry] = {}
 
 
-def register(entry: EncoderEntry) -> None:
-    """Register an encoder under its name."""
-    _ENTRIES[entry.name] = entry
+def register(name: str, summary: str, **others: Any) -> None:
+    """Register an encoder under its name; others: the other fields of its `EncoderEntry`."""
+    _ENTRIES[name] = EncoderEntry(name, summary, **others)
 
 
 def register_vit(name: str, summary: str, shape: VitShape, licence: str, hub: str, **others: Any) -> None:
@@ -38,7 +38,7 @@ def register_vit(name: str, summary: str, shape: VitShape, licence: str, hub: st
     """
     others = {"tile_px": 224, "input_px": shape.image_px} | others
     build = partial(VisionTransformer, shape)
-    register(EncoderEntry(name, summary, shape.features, licence=licence, build=build, hub=hub, **others))
+    register(name, summary, width=shape.features, licence=licence, build=build, hub=hub, **others)
 
 
 def encoders() -> dict[str, EncoderEntry]:
