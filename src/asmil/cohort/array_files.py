@@ -23,7 +23,6 @@ from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Layout
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
-# what torch raises on damaged files, found by fuzzing
 DAMAGED_TORCH = (*DAMAGED_NUMPY, AttributeError, AssertionError, struct.error)
 _reconstruct = np.empty(0).__reduce__()[0]
 # the names of array constructors in pickles of NumPy 2 and NumPy 1

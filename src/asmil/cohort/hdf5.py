@@ -17,10 +17,9 @@ import h5py
 import numpy as np
 
 from asmil.errors import AsmilError
-from asmil.files import replacing
+from asmil.files import DAMAGED, replacing
 
-DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
-"""What h5py raises on damaged files, found by testing many."""
+DAMAGED_HDF5 = (*DAMAGED, SystemError)
 # since 2008 the library can store its own structures with checksums, but does so only if it is asked to
 CHECKED_STRUCTURES = ("v108", "v108")
 LONGEST_FIXED_TEXT = 60_000

@@ -26,15 +26,7 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import (
-    FEATURE_NAMES,
-    FeatureSource,
-    Provenance,
-    integer,
-    number,
-    plain,
-    tile_spec_provenance,
-)
+from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Provenance, integer, number, plain, tile_spec_provenance
 from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file

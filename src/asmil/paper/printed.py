@@ -62,6 +62,14 @@ class PrintedTable(Settings):
         """The printed mean in a cell."""
         return self.row(**about).values[key][0]
 
+    def best_other(self, key: str, **about: Any) -> tuple[float, float, str]:
+        """ASMIL's mean, the highest other mean and its method, among the rows with these properties."""
+        rows = [row for row in self.rows if all(row.about.get(name) == value for name, value in about.items())]
+        means = {row.about["method"]: row.values[key][0] for row in rows}
+        mine = means.pop("asmil")
+        best = max(means, key=lambda method: means[method])
+        return mine, means[best], best
+
 
 class PrintedFigure(Settings):
     """A figure, and what the paper says it shows; no numbers are printed."""

@@ -15,18 +15,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError
-from asmil.files import refuse_special_file
+from asmil.files import DAMAGED, refuse_special_file
 from asmil.slides.encoders.base import EncoderEntry, State
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher")
 PREFIXES = ("module.", "backbone.")
 COUNTER = "num_batches_tracked"
 """Batch normalization counts batches; some files omit the count, which does not affect the result."""
-DAMAGED = (
-    *(SafetensorError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
-    *(AssertionError, MemoryError, OSError, struct.error),
-)
-"""What torch and safetensors raise on files with missing or changed bytes."""
+DAMAGED_STATE = (*DAMAGED, SafetensorError, EOFError, AttributeError, ArithmeticError, AssertionError, struct.error)
 
 
 def read_state(path: Path) -> State:
@@ -48,7 +44,7 @@ def read_state(path: Path) -> State:
         ) from None
     except AsmilError:
         raise
-    except DAMAGED as error:
+    except DAMAGED_STATE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AsmilError(f"{path}: the weights cannot be read ({reason}); download or copy the file again") from None
     for name, tensor in state.items():
