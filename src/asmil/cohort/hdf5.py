@@ -8,7 +8,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -58,16 +58,12 @@ def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[
 
 def reading_hdf5(path: Path | str) -> h5py.File:
     """An HDF5 file, opened read-only and without locking; OSError if reading its texts would never end."""
-    file = h5py.File(path, "r", locking=False)
-    try:
-        endless = has_endless_heap(file)
-    except BaseException:
-        file.close()
-        raise
-    if endless:
-        file.close()
-        raise OSError("the heap of its texts is damaged")
-    return file
+    with ExitStack() as closing:
+        file = closing.enter_context(h5py.File(path, "r", locking=False))
+        if has_endless_heap(file):
+            raise OSError("the heap of its texts is damaged")
+        closing.pop_all()
+        return file
 
 
 def refuse_altered(path: Path | str) -> None:
