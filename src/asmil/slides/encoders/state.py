@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, first_line
 from asmil.files import DAMAGED, refuse_special_file
 from asmil.slides.encoders.base import EncoderEntry, State
 
@@ -45,8 +45,8 @@ def read_state(path: Path) -> State:
     except AsmilError:
         raise
     except DAMAGED_STATE as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise AsmilError(f"{path}: the weights cannot be read ({reason}); download or copy the file again") from None
+        why = first_line(error)
+        raise AsmilError(f"{path}: the weights cannot be read ({why}); download or copy the file again") from None
     for name, tensor in state.items():
         # checked in float32, in which networks compute: larger float64 values are infinite there
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
