@@ -19,8 +19,7 @@ from asmil.files import write_text
 from asmil.machine.cores import usable_cores
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
-from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest
-from asmil.synthetic.plan import generator
+from asmil.synthetic.plan import MANIFEST, claim_cohort, generator, write_manifest
 from asmil.synthetic.slides.cells import place_cells
 from asmil.synthetic.slides.layout import Layout, SlideTruth, draw_layout, slide_truth
 from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig, plan_slides

@@ -220,7 +220,7 @@ class SlideRenderer:
             coordinate = self._layout.grid.enlarged(field, left, top, width, height)
             coordinate -= SIDE_PX * (np.floor(coordinate[height // 2, width // 2] / SIDE_PX) - 1)
             looked_up.append(coordinate)
-        stroma = cv2.remap(self._fibers, *looked_up, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+        stroma = cv2.remap(self._fibers, looked_up[0], looked_up[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
         return np.asarray(stroma, dtype=np.uint8)
 
     def _draw_red_cells(self, eosin: Bytes, left: int, top: int) -> None:
