@@ -73,8 +73,8 @@ def _with_coords(features: OpenFeatures) -> OpenFeatures:
         with open_features(FeatureSource(sibling)) as beside:
             coords, of_clam = beside.read_coords(), beside.info
             if coords is not None and len(coords) == info.n_tiles and of_clam.layout == "clam":
-                side = {"tile_px": of_clam.tile_px, "tile_px_level0": of_clam.tile_px_level0}
-                return replace(features, info=replace(info, layout="clam", coords_unit="px", **side), coords=coords)
+                known = replace(info, tile_px=of_clam.tile_px, tile_px_level0=of_clam.tile_px_level0)
+                return replace(features, info=replace(known, layout="clam", coords_unit="px"), coords=coords)
     return features
 
 
