@@ -31,6 +31,11 @@ def printable(text: str) -> str:
     return HIDDEN.sub(lambda match: match[0] if match[0] in "\n\t" else ascii(match[0])[1:-1], text)
 
 
+def first_line(error: object) -> str:
+    """The first line of another library's message; the type of an error without one."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class AsmilWarning(UserWarning):
     """The input is accepted, but is probably not what was meant."""
 

@@ -17,6 +17,8 @@ from asmil.errors import AsmilError
 
 ABANDONED_SECONDS = 3600.0
 """Older temporary files belong to no running process."""
+DAMAGED = (OSError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError)
+"""What every library raises on some damaged files; each raises others as well, found by testing many files."""
 _being_written: set[Path] = set()
 _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 

@@ -11,7 +11,7 @@ from asmil.cli.main import app
 from asmil.errors import AsmilError
 from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.listing import claims, rule
-from asmil.paper.claims.measured import CARRIED, Measured
+from asmil.paper.claims.measured import BUNDLED, Measured
 from asmil.paper.recipes import RECIPES
 
 
@@ -50,7 +50,7 @@ def test_at_least_forty_claims_are_decided_with_what_the_package_carries():
     measured = Measured()
     decided = [claim.id for claim in claims() if rule(claim, measured).decided]
     assert len(decided) >= 40
-    assert json.loads(files("asmil.paper").joinpath(CARRIED, "about.json").read_text())["trainings"]
+    assert json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text())["trainings"]
 
 
 def results(folder, values, size="full"):

@@ -341,7 +341,7 @@ def paper_table(
     workers, device, engine, address, gpus, seconds, again: as for `sweep`
     """
     from asmil.experiments.running import TrainingMachine
-    from asmil.paper.counted import write_counted
+    from asmil.paper.counted import CountRequest, write_counted
     from asmil.paper.figures import write_paper_figures
     from asmil.paper.recipes import COUNTED, recipe
     from asmil.paper.report import write_paper
@@ -356,7 +356,8 @@ def paper_table(
     size: Size = "quick" if quick else "small" if small else "full"
     folder = as_path(out) or Path("paper-runs") / f"{table}{'' if size == 'full' else f'-{size}'}"
     if table in COUNTED:
-        counted = write_counted(table, folder, size, as_path(cohort), as_path(features), again)
+        asked = CountRequest(folder, size, as_path(cohort), as_path(features), again)
+        counted = write_counted(table, asked)
         return PaperTable(folder, counted=counted)
     run = PaperRun(
         recipe(table),

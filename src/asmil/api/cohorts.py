@@ -192,7 +192,7 @@ def pack(
 
     source = Path(source)
     if is_table(source) and not source.is_dir():
-        cohort, problems = read_manifest(source, features, kind=None, columns=columns)
+        cohort, problems, _ = read_manifest(source, features, kind=None, columns=columns)
         warn(*(f"{source}: {note}" for note in cohort.notes))
     else:
         for name, value in (("features", features), ("columns", columns)):

@@ -195,7 +195,7 @@ def cohort_dependence(
     deduplicate: also test the distinct tiles of every slide, which reads all features
     progress: called with the number of slides done and of all slides
     """
-    cohort, problems = read_manifest(manifest, features, kind=None)
+    cohort, problems, _ = read_manifest(manifest, features, kind=None)
     slides = []
     for done, slide in enumerate(cohort.slides, start=1):
         try:

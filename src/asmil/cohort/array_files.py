@@ -6,7 +6,6 @@ import pickle
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,12 +17,12 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, NPY_MAGIC, is_npz, read_npy, read_npz
+from asmil.cohort.open_features import OpenFeatures, opened
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FEATURE_NAMES, Layout
+from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Layout
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
-# what torch raises on damaged files, found by fuzzing
 DAMAGED_TORCH = (*DAMAGED_NUMPY, AttributeError, AssertionError, struct.error)
 _reconstruct = np.empty(0).__reduce__()[0]
 # the names of array constructors in pickles of NumPy 2 and NumPy 1
@@ -38,26 +37,18 @@ CAN_ALLOW = TorchVersion(torch.__version__) >= "2.6"
 _allowing = Lock()
 
 
-@dataclass(frozen=True)
-class ArrayFile:
-    """The features of a slide in a file of arrays; coordinates are level-0 pixels."""
-
-    layout: Layout
-    features: Tensor
-    coords: NDArray[Any] | None = None
-
-
-def read_array_file(path: Path, mmap: bool = False) -> ArrayFile | None:
-    """The arrays of a torch or NumPy file, recognized by its first bytes; None for any other file.
+def read_array_file(source: FeatureSource, mmap: bool = False) -> OpenFeatures | None:
+    """The features in a torch or NumPy file, recognized by its first bytes; None for any other file.
 
     mmap: map the file into memory, if the format allows it, since only a few values are needed
     """
+    path = source.path
     with path.open("rb") as file:
         start = file.read(len(NPY_MAGIC))
     if start == NPY_MAGIC or (start.startswith(ZIP_MAGIC) and is_npz(path)):
-        return _from_numpy(path, start == NPY_MAGIC, mmap)
+        return _chosen(source, "numpy", _from_numpy(path, start == NPY_MAGIC, mmap))
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
-        return _from_torch(path, mmap and start.startswith(ZIP_MAGIC))
+        return _chosen(source, "tensor", _from_torch(path, mmap and start.startswith(ZIP_MAGIC)))
     return None
 
 
@@ -66,20 +57,19 @@ def first_line(error: Exception) -> str:
     return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 
-def _from_numpy(path: Path, single: bool, mmap: bool) -> ArrayFile:
+def _from_numpy(path: Path, single: bool, mmap: bool) -> Any:
     try:
-        arrays: Any = read_npy(path, mmap) if single else read_npz(path)
+        return read_npy(path, mmap) if single else read_npz(path)
     except FileNotFoundError:
         raise
     except DAMAGED_NUMPY as error:
         what = f"the file is damaged, or contains objects instead of numbers ({first_line(error)})"
         fail(path, what, "write plain arrays with numpy.save or numpy.savez")
-    return _chosen(path, "numpy", arrays)
 
 
-def _from_torch(path: Path, mmap: bool) -> ArrayFile:
+def _from_torch(path: Path, mmap: bool) -> Any:
     try:
-        values = _load(path, mmap)
+        return _load(path, mmap)
     except pickle.UnpicklingError as error:
         named_global = re.search(r"GLOBAL (\S+)", str(error))
         if named_global is None:
@@ -91,7 +81,6 @@ def _from_torch(path: Path, mmap: bool) -> ArrayFile:
     except DAMAGED_TORCH as error:
         what = f"the file is truncated or damaged ({first_line(error)})"
         fail(path, what, "copy it again or extract the slide again")
-    return _chosen(path, "tensor", values)
 
 
 def _load(path: Path, mmap: bool) -> Any:
@@ -105,16 +94,17 @@ def _load(path: Path, mmap: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _chosen(path: Path, layout: Layout, held: Any) -> ArrayFile:
-    """The features in the content of a file: a single array, or an array by name."""
+def _chosen(source: FeatureSource, layout: Layout, held: Any) -> OpenFeatures:
+    """The features in the content of a file: a single array, or an array by name; coordinates are level-0 pixels."""
+    path = source.path
     if not isinstance(held, Mapping):
-        return ArrayFile(layout, _as_features(path, held))
+        return opened(source, layout, _as_features(path, held))
     names = [name for name in FEATURE_NAMES if name in held]
     if len(names) != 1:
         what = f"the file contains {listed(list(held)) or 'nothing'}"
         fail(path, what, "it must contain 'features' (N x D) and may contain 'coords' (N x 2, level-0 pixels)")
-    coords = held.get("coords")
-    return ArrayFile(layout, _as_features(path, held[names[0]]), None if coords is None else _as_array(path, coords))
+    coords = None if held.get("coords") is None else _as_array(path, held["coords"])
+    return opened(source, layout, _as_features(path, held[names[0]]), coords)
 
 
 def _as_features(path: Path, values: Any) -> Tensor:

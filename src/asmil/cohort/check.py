@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from asmil.cohort.consistency import mixture_problems
-from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.inspection import usable_headers
 from asmil.cohort.leakage import duplicate_problems
-from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest
+from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions
 from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.problems import Problem, listed, problems_of
@@ -91,18 +91,12 @@ def check_cohort(
     columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
-        reading = read_whole_manifest(manifest_path, features, kind, columns)
+        reading = read_manifest(manifest_path, features, kind, columns)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     cohort, problems = reading.cohort, list(reading.problems)
-    infos: dict[str, FeatureInfo] = {}
-    for done, (slide, inspected) in enumerate(inspect_slides(cohort.slides, deep, item_timeout_s), start=1):
-        if isinstance(inspected, AsmilError):
-            problems += problems_of(inspected, f"slide '{slide.slide}'")
-        else:
-            infos[slide.slide] = inspected
-        if progress is not None:
-            progress(done, len(cohort))
+    infos, unusable = usable_headers(cohort.slides, deep, item_timeout_s, progress)
+    problems += unusable
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
     problems += duplicate_problems(readable, tiles=deep)

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asmil.cohort.manifest import Slide
 from asmil.cohort.reader import open_features
-from asmil.tables.arrays import Floats32
+from asmil.tables.arrays import Floats, Floats32, Integers
 
-Doubles = NDArray[np.float64]
-"""Squares of any finite feature value fit into them."""
 SAMPLED_SLIDES, SAMPLED_TILES, COMPARED_DIMENSIONS = 256, 32, 512
 """Slides, tiles per slide and dimensions that the structure is fitted on; evenly spaced, so the same every time."""
 COMPARED_TILES, FEWEST_TILES = 512, 8
@@ -109,7 +106,7 @@ def compare_features(structure: FeatureStructure, tiles: Floats32) -> FeatureMat
     return FeatureMatch(score, rms / structure.rms if structure.rms > 0 else 1.0)
 
 
-def _directions(bags: Sequence[Doubles]) -> Floats32:
+def _directions(bags: Sequence[Floats]) -> Floats32:
     """d x m: the first principal directions of the tiles of all slides."""
     centered = np.concatenate([bag - bag.mean(axis=0) for bag in bags])
     tiles = _scaled(centered)
@@ -119,7 +116,7 @@ def _directions(bags: Sequence[Doubles]) -> Floats32:
     return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
 
 
-def _beyond_chance(directions: Floats32, tiles: Doubles) -> float:
+def _beyond_chance(directions: Floats32, tiles: Floats) -> float:
     """The share of the variance of a slide's tiles that the directions explain, less the share of random directions."""
     scaled = _scaled(tiles - tiles.mean(axis=0))
     total = float((scaled**2).sum())
@@ -128,16 +125,17 @@ def _beyond_chance(directions: Floats32, tiles: Doubles) -> float:
     return explained - float(count / width)
 
 
-def _scaled(centered: Doubles) -> Doubles:
+def _scaled(centered: Floats) -> Floats:
     """Dimensions of equal variance, so that a few large ones do not decide; constant ones stay 0."""
     spread = np.sqrt((centered**2).mean(axis=0))
     return np.asarray(centered / np.where(spread > 0, spread, 1))
 
 
-def _dimensions(tiles: Floats32) -> Doubles:
+def _dimensions(tiles: Floats32) -> Floats:
+    # squares of any finite feature value fit into float64
     return tiles[:, spaced(tiles.shape[1], COMPARED_DIMENSIONS)].astype(np.float64)
 
 
-def spaced(count: int, most: int) -> NDArray[np.int64]:
+def spaced(count: int, most: int) -> Integers:
     """At most `most` of the numbers 0 to count - 1, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))

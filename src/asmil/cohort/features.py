@@ -19,16 +19,9 @@ from torch import Tensor
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.hdf5 import new_hdf5, set_attributes
+from asmil.cohort.open_features import OpenFeatures, as_tensor
 from asmil.cohort.problems import fail
-from asmil.cohort.reader import (
-    CHECKSUM_KEY,
-    FORMAT_KEY,
-    FORMAT_VERSION,
-    OpenFeatures,
-    as_tensor,
-    common_step,
-    open_features,
-)
+from asmil.cohort.reader import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step, open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
 from asmil.version import __version__

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.cohort.reader import OpenFeatures, open_features
+from asmil.cohort.open_features import OpenFeatures
+from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureSource, source_state
 from asmil.settings.made_from import Content, state_of
 

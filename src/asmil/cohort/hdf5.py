@@ -8,7 +8,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,10 +17,9 @@ import h5py
 import numpy as np
 
 from asmil.errors import AsmilError
-from asmil.files import replacing
+from asmil.files import DAMAGED, replacing
 
-DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
-"""What h5py raises on damaged files, found by testing many."""
+DAMAGED_HDF5 = (*DAMAGED, SystemError)
 # since 2008 the library can store its own structures with checksums, but does so only if it is asked to
 CHECKED_STRUCTURES = ("v108", "v108")
 LONGEST_FIXED_TEXT = 60_000
@@ -59,16 +58,12 @@ def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[
 
 def reading_hdf5(path: Path | str) -> h5py.File:
     """An HDF5 file, opened read-only and without locking; OSError if reading its texts would never end."""
-    file = h5py.File(path, "r", locking=False)
-    try:
-        endless = has_endless_heap(file)
-    except BaseException:
-        file.close()
-        raise
-    if endless:
-        file.close()
-        raise OSError("the heap of its texts is damaged")
-    return file
+    with ExitStack() as closing:
+        file = closing.enter_context(h5py.File(path, "r", locking=False))
+        if has_endless_heap(file):
+            raise OSError("the heap of its texts is damaged")
+        closing.pop_all()
+        return file
 
 
 def refuse_altered(path: Path | str) -> None:

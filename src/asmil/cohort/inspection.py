@@ -10,11 +10,12 @@ from asmil.cohort.features import info_of, read_bag
 from asmil.cohort.fingerprint import fingerprint_of, remember_fingerprint
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.files import is_pack
-from asmil.cohort.problems import CohortError
+from asmil.cohort.problems import CohortError, Problem, problems_of
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.cohort.tile_hashes import TileSketch, all_hashes, remember_sketch, sketch_of, tile_hashes
 from asmil.engine.guarded import guard_limit, guarded
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 
 ITEM_TIMEOUT_S = 600.0
@@ -62,6 +63,22 @@ def inspect_slides(
             if inspected.sketch is not None:
                 remember_sketch(slide.source, inspected.sketch)
             yield slide, inspected.info
+
+
+def usable_headers(
+    slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0, progress: Progress | None = None
+) -> tuple[dict[str, FeatureInfo], list[Problem]]:
+    """The headers of the feature files that can be used, by slide, and the problems of the others."""
+    infos: dict[str, FeatureInfo] = {}
+    problems: list[Problem] = []
+    for done, (slide, inspected) in enumerate(inspect_slides(slides, deep, item_timeout_s), start=1):
+        if isinstance(inspected, AsmilError):
+            problems += problems_of(inspected, f"slide '{slide.slide}'")
+        else:
+            infos[slide.slide] = inspected
+        if progress is not None:
+            progress(done, len(slides))
+    return infos, problems
 
 
 def headers_of(slides: Sequence[Slide], item_timeout_s: float | None = 0.0) -> list[FeatureInfo]:

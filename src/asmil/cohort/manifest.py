@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.follow_up import with_follow_up
@@ -161,7 +161,7 @@ def load_cohort(
     kind: the task whose outcomes the manifest must contain; None: no outcomes are needed
     columns: which columns of the table to read, by asmil's names; all others are found by name
     """
-    cohort, problems = read_manifest(path, features, kind, columns)
+    cohort, problems, _ = read_manifest(path, features, kind, columns)
     raise_errors(problems)
     return replace(cohort, notes=(*cohort.notes, *(f"{problem.what}; {problem.todo}" for problem in problems)))
 
@@ -186,8 +186,7 @@ def cohort_from_features(path: Path | str) -> Cohort:
     return Cohort(source.path, tuple(Slide(name, name, None, sources[name]) for name in names))
 
 
-@dataclass(frozen=True)
-class ManifestReading:
+class ManifestReading(NamedTuple):
     """The content of a manifest, and its problems.
 
     cohort: the slides whose features were found
@@ -195,22 +194,11 @@ class ManifestReading:
     """
 
     cohort: Cohort
-    everyone: Cohort
     problems: list[Problem]
+    everyone: Cohort
 
 
 def read_manifest(
-    path: Path | str,
-    features: Path | str | None = None,
-    kind: TaskKind | None = "classification",
-    columns: ColumnMapping | None = None,
-) -> tuple[Cohort, list[Problem]]:
-    """The cohort of all usable rows, and the problems of the others."""
-    reading = read_whole_manifest(path, features, kind, columns)
-    return reading.cohort, reading.problems
-
-
-def read_whole_manifest(
     path: Path | str,
     features: Path | str | None = None,
     kind: TaskKind | None = "classification",
@@ -249,7 +237,7 @@ def read_whole_manifest(
         path, tuple(slides.values()), (), kind, dict(columns or {}), notes, folder, time_unit=table.time_unit
     )
     located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
-    return ManifestReading(replace(everyone, slides=located, classes=()), everyone, problems + search.problems())
+    return ManifestReading(replace(everyone, slides=located, classes=()), problems + search.problems(), everyone)
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:

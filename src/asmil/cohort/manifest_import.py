@@ -48,7 +48,6 @@ class ImportedManifest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the manifest."""
         return [*(name for name in COLUMNS if any(row.get(name) for row in self.rows)), *self.others]
 
     def write(self, path: Path) -> None:

@@ -13,23 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.files import DAMAGED
+
 NPY_MAGIC = b"\x93NUMPY"
-DAMAGED_NUMPY = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    EOFError,
-    OverflowError,
-    MemoryError,
-    RuntimeError,
-    SyntaxError,
-    struct.error,
-    tokenize.TokenError,
-    zlib.error,
-    zipfile.BadZipFile,
-)
-"""What NumPy and zipfile raise on damaged files, found by fuzzing."""
+DAMAGED_NUMPY = (*DAMAGED, EOFError, SyntaxError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile)
 
 
 def is_npz(path: Path) -> bool:

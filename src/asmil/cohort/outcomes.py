@@ -52,12 +52,8 @@ def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcom
     """The outcomes of units of a cohort; slides of one unit with different outcomes are an error."""
     raise_errors(contradictions(cohort, units, kind))
     slides = [unit.slides[0] for unit in units]
-    return {
-        "classification": _classes,
-        "survival": _times,
-        "regression": _values,
-        "multilabel": _labels,
-    }[kind](cohort, slides)
+    read = {"classification": _classes, "survival": _times, "regression": _values, "multilabel": _labels}[kind]
+    return read(cohort, slides)
 
 
 def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> list[Problem]:

@@ -41,7 +41,6 @@ class ProblemGroup:
 
     @property
     def severity(self) -> Literal["error", "warning"]:
-        """The common severity."""
         return self.problems[0].severity
 
     def __str__(self) -> str:

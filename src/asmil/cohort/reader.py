@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,17 @@ import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from asmil.cohort.array_files import ArrayFile, first_line, read_array_file
-from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES, refuse_wrong_coords
+from asmil.cohort.array_files import first_line, read_array_file
+from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES
 from asmil.cohort.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
+from asmil.cohort.open_features import OpenFeatures, opened
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import (
-    FEATURE_NAMES,
-    CoordsUnit,
-    FeatureInfo,
-    FeatureSource,
-    Layout,
-    Provenance,
-    integer,
-    number,
-    plain,
-    tile_spec_provenance,
-)
+from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Provenance, integer, number, plain, tile_spec_provenance
 from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
@@ -51,40 +40,6 @@ HISTORIC_TILE_PX = 224
 COPY_AGAIN = "copy the file again or extract the slide again"
 
 
-@dataclass(frozen=True)
-class OpenFeatures:
-    """A slide's features, ready to be read; valid as long as its file is open.
-
-    validated: whether the values are known to form a valid bag, as in a pack with checksums
-    checksum: stored when asmil wrote the file, see `checksum_of`
-    """
-
-    info: FeatureInfo
-    values: h5py.Dataset | Tensor
-    coords: h5py.Dataset | NDArray[Any] | None = None
-    um_per_unit: float = 1.0
-    lowres: Mapping[str, h5py.Dataset | NDArray[Any]] | None = None
-    validated: bool = False
-    checksum: int | None = None
-
-    def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
-        """The features of some tiles (ascending rows), in their stored type."""
-        values = self.values
-        if self.info.slide_vector and len(values.shape) == 1:
-            return as_tensor(values[()])[None]
-        return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
-
-    def read_coords(self) -> NDArray[Any] | None:
-        """Coordinates N x 2, in `info.coords_unit`; an error if they cannot be on a slide."""
-        if self.coords is None or self.info.n_tiles == 0:
-            return None
-        coords = np.asarray(self.coords[()])
-        if coords.ndim == 3 and coords.shape[0] == 1:
-            coords = coords[0]
-        refuse_wrong_coords(self.info.source, torch.from_numpy(coords.astype(np.float64)), self.info.n_tiles)
-        return coords * self.um_per_unit if self.info.coords_unit == "um" else coords
-
-
 @contextmanager
 def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFeatures]:
     """Open a feature file, or a slide of a pack, read-only and without locking.
@@ -96,58 +51,31 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
         if is_pack(source.path):
             yield _open_pack(source, whole=not mmap)
         elif is_zarr_store(source.path):
-            yield _open_zarr(source)
-        elif (arrays := read_array_file(source.path, mmap)) is not None:
-            yield _open_arrays(source, arrays)
+            yield read_zarr(source)
+        elif (arrays := read_array_file(source, mmap)) is not None:
+            yield _with_coords(arrays)
         else:
             with reading_hdf5(source.path) as file:
-                yield _open_hdf5(read_header(file, source), source)
+                yield read_header(file, source)
 
 
-def as_tensor(values: Any) -> Tensor:
-    """A tensor of the values as stored, in native byte order."""
-    if isinstance(values, Tensor):
-        return values
-    array = np.asarray(values)
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
-    values = header.features
-    info = _info(source, header.layout, values.shape, str(values.dtype), values.dtype.itemsize)
-    # coordinates stored with a slide vector belong to the tiles it was computed from (TRIDENT, STAMP)
-    coords = None if info["slide_vector"] or header.slide_vector else header.coords
-    known = asdict(header.provenance) | {
-        "slide_vector": info["slide_vector"] or header.slide_vector,
-        "coords_unit": None if coords is None else header.coords_unit,
-        "magnification": header.magnification,
-    }
-    return OpenFeatures(
-        FeatureInfo(**(info | known)), values, coords, header.um_per_unit, header.lowres, checksum=header.checksum
-    )
-
-
-def _open_arrays(source: FeatureSource, arrays: ArrayFile) -> OpenFeatures:
-    values = arrays.features
-    dtype = str(values.dtype).removeprefix("torch.")
-    info = _info(source, arrays.layout, tuple(values.shape), dtype, values.element_size())
-    if arrays.coords is not None:
-        return OpenFeatures(FeatureInfo(**(info | {"coords_unit": "px"})), values, arrays.coords)
-    index = source.path.with_suffix(".index.npz")
-    if index.is_file() and (corners := _slideflow_corners(index, info["n_tiles"])) is not None:
-        known = info | {"coords_unit": "px", "tile_px_level0": corners[1], "tile_inferred": True}
-        return OpenFeatures(FeatureInfo(**known), values, corners[0])
-    sibling = source.path.parent.parent / "h5_files" / f"{source.path.stem}.h5"
+def _with_coords(features: OpenFeatures) -> OpenFeatures:
+    """The features of a file of arrays; if it has no coordinates, with those of a file next to it."""
+    if features.coords is not None:
+        return features
+    info, path = features.info, features.info.source.path
+    index = path.with_suffix(".index.npz")
+    if index.is_file() and (corners := _slideflow_corners(index, info.n_tiles)) is not None:
+        known = replace(info, coords_unit="px", tile_px_level0=corners[1], tile_inferred=True)
+        return replace(features, info=known, coords=corners[0])
+    sibling = path.parent.parent / "h5_files" / f"{path.stem}.h5"
     if sibling.is_file():
         with open_features(FeatureSource(sibling)) as beside:
-            coords = beside.read_coords()
-            if coords is not None and len(coords) == info["n_tiles"] and beside.info.layout == "clam":
-                side = {"tile_px": beside.info.tile_px, "tile_px_level0": beside.info.tile_px_level0}
-                known = info | side | {"layout": "clam", "coords_unit": "px"}
-                return OpenFeatures(FeatureInfo(**known), values, coords)
-    return OpenFeatures(FeatureInfo(**info), values)
+            coords, of_clam = beside.read_coords(), beside.info
+            if coords is not None and len(coords) == info.n_tiles and of_clam.layout == "clam":
+                known = replace(info, tile_px=of_clam.tile_px, tile_px_level0=of_clam.tile_px_level0)
+                return replace(features, info=replace(known, layout="clam", coords_unit="px"), coords=coords)
+    return features
 
 
 def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | None:
@@ -169,15 +97,6 @@ def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | 
     return None if side_px is None else (centers.astype(np.int64) - side_px // 2, side_px)
 
 
-def _open_zarr(source: FeatureSource) -> OpenFeatures:
-    store = read_zarr(source)
-    values = torch.from_numpy(store.features)
-    dtype = str(values.dtype).removeprefix("torch.")
-    info = _info(source, "anndata", tuple(values.shape), dtype, values.element_size())
-    known = asdict(store.provenance) | {"coords_unit": None if store.coords is None else "px"}
-    return OpenFeatures(FeatureInfo(**(info | known)), values, store.coords)
-
-
 def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
     pack = Pack.open(source.path)
     entry = pack.entry(source.group)
@@ -190,66 +109,29 @@ def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
     return OpenFeatures(info, values, pack.coords(entry), lowres=lowres, validated=entry.crc32 is not None)
 
 
-def _info(source: FeatureSource, layout: Layout, shape: tuple[int, ...], dtype: str, item_bytes: int) -> dict[str, Any]:
-    n_tiles, width = _tiles_and_width(shape, source)
-    return {
-        "source": source,
-        "layout": layout,
-        "n_tiles": n_tiles,
-        "width": width,
-        "slide_vector": len(shape) == 1 and shape != (0,),
-        "dtype": dtype,
-        "n_bytes": n_tiles * width * item_bytes,
-    }
-
-
-def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int, int]:
-    if len(shape) == 3 and shape[0] == 1:
-        shape = shape[1:]
-    if shape == (0,):
-        return 0, 0
-    if len(shape) == 1:
-        return 1, shape[0]
-    if len(shape) != 2:
-        fail(source, f"features have shape {shape}, not N x D (tiles x features)", "extract the slide again")
-    return shape[0], shape[1]
-
-
 # Layouts of HDF5 files
 
 
-@dataclass(frozen=True)
-class Header:
-    """One slide in an open HDF5 file: its datasets and attributes."""
-
-    layout: Layout
-    features: h5py.Dataset
-    coords: h5py.Dataset | None
-    provenance: Provenance
-    coords_unit: CoordsUnit | None = "px"
-    um_per_unit: float = 1.0
-    magnification: float | None = None
-    lowres: Mapping[str, h5py.Dataset] | None = None
-    checksum: int | None = None
-    slide_vector: bool = False
-
-
-def read_header(file: h5py.File, source: FeatureSource) -> Header:
+def read_header(file: h5py.File, source: FeatureSource) -> OpenFeatures:
     """Recognize the layout of the slide at `source`; an ambiguous layout is an error."""
     node = _node(file, source)
     if source.group is None and text(file.attrs.get("encoding-type")) == "anndata":
-        return _anndata(file, source)
-    name = _feature_name(node, source)
-    features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
-    if coords is None:
-        # the names in the features published by the authors of UNI, whose coords also have a batch axis
-        coords = _numbers(node, "coords_patching", source)
-    assert features is not None
-    header = _header(file, name, features, coords, source)
-    lowres = member(node, LOWRES)
-    if not isinstance(lowres, h5py.Group):
+        header = _anndata(file, source)
+    else:
+        name = _feature_name(node, source)
+        features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
+        if coords is None:
+            # the names in the features published by the authors of UNI, whose coords also have a batch axis
+            coords = _numbers(node, "coords_patching", source)
+        assert features is not None
+        header = _header(file, name, features, coords, source)
+        if isinstance(lowres := member(node, LOWRES), h5py.Group):
+            tiles = {name: data for name, data in members(lowres) if isinstance(data, h5py.Dataset)}
+            header = replace(header, lowres=tiles)
+    if not header.info.slide_vector:
         return header
-    return replace(header, lowres={name: data for name, data in members(lowres) if isinstance(data, h5py.Dataset)})
+    # coordinates stored with a slide vector belong to the tiles it was computed from (TRIDENT, STAMP)
+    return replace(header, coords=None, info=replace(header.info, coords_unit=None))
 
 
 def slide_groups(path: Path) -> list[str]:
@@ -291,17 +173,17 @@ def common_step(coords: NDArray[Any]) -> int | None:
 
 def _header(
     file: h5py.File, name: str, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource
-) -> Header:
+) -> OpenFeatures:
     if source.group is not None or name == "feat":
-        return Header("cohort_h5", features, coords, Provenance())
+        return opened(source, "cohort_h5", features, coords)
     if name == "feats":
         return _stamp(file, features, coords, source)
     if FORMAT_KEY in file.attrs:
         return _asmil(file, features, coords, source)
     coord_attrs = {} if coords is None else coords.attrs
     if "encoder" in features.attrs or any(key in coord_attrs for key in TRIDENT_COORD_KEYS):
-        return _trident(features, coords, coord_attrs)
-    return Header("clam", features, coords, _clam_provenance(coord_attrs))
+        return _trident(source, features, coords, coord_attrs)
+    return opened(source, "clam", features, coords, _clam_provenance(coord_attrs))
 
 
 def _is_slide(node: object) -> bool:
@@ -345,7 +227,7 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     return fail(source, what, "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad, .zarr)")
 
 
-def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
+def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> OpenFeatures:
     attrs = file.attrs
     version = integer(attrs.get(FORMAT_KEY))
     if version is None:
@@ -354,10 +236,11 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
         fail(source, f"format {version} is too new for this version of asmil (up to {FORMAT_VERSION})", "update asmil")
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
     known = {field.name: as_type[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
-    return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
+    checksum = integer(attrs.get(CHECKSUM_KEY))
+    return opened(source, "asmil", features, coords, Provenance(**known), checksum=checksum)
 
 
-def _anndata(file: h5py.File, source: FeatureSource) -> Header:
+def _anndata(file: h5py.File, source: FeatureSource) -> OpenFeatures:
     """AnnData as written by LazySlide: features in X, upper left corners in level-0 pixels in obsm/spatial."""
     features = member(file, "X")
     if isinstance(features, h5py.Group):
@@ -369,7 +252,7 @@ def _anndata(file: h5py.File, source: FeatureSource) -> Header:
     coords = _numbers(obsm, "spatial", source) if isinstance(obsm, h5py.Group) else None
     notes = member(file, "uns")
     known = _scalars(member(notes, "tile_spec")) if isinstance(notes, h5py.Group) else {}
-    return Header("anndata", features, coords, tile_spec_provenance(known))
+    return opened(source, "anndata", features, coords, tile_spec_provenance(known))
 
 
 def _scalars(node: object) -> dict[str, Any]:
@@ -379,7 +262,9 @@ def _scalars(node: object) -> dict[str, Any]:
     return {name: data[()] for name, data in members(node) if isinstance(data, h5py.Dataset) and data.shape == ()}
 
 
-def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping[str, Any]) -> Header:
+def _trident(
+    source: FeatureSource, features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping[str, Any]
+) -> OpenFeatures:
     provenance = Provenance(
         encoder=text(features.attrs.get("encoder")),
         tile_px=integer(attrs.get("patch_size")),
@@ -388,7 +273,7 @@ def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping
         slide_height_px=integer(attrs.get("level0_height")),
     )
     magnification = number(attrs.get("target_magnification"))
-    return Header("trident", features, coords, provenance, magnification=magnification)
+    return opened(source, "trident", features, coords, provenance, magnification=magnification)
 
 
 def _clam_provenance(attrs: Mapping[str, Any]) -> Provenance:
@@ -397,7 +282,7 @@ def _clam_provenance(attrs: Mapping[str, Any]) -> Provenance:
     return Provenance(tile_px=side, tile_px_level0=side * int(scale) if side and scale else None)
 
 
-def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
+def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> OpenFeatures:
     attrs = file.attrs
     kind = plain(attrs.get("feat_type")) or "tile"
     if kind != "tile":
@@ -405,7 +290,7 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
         if rows != 1:
             fail(source, f"STAMP stored {rows} {kind} vectors (feat_type '{kind}')", "give files with one vector each")
         provenance = Provenance(encoder=text(attrs.get("encoder")) or text(attrs.get("extractor")))
-        return Header("stamp", features, None, provenance, coords_unit=None, slide_vector=True)
+        return opened(source, "stamp", features, None, provenance, slide_vector=True)
     if coords is not None and any(key in coords.attrs for key in TRIDENT_COORD_KEYS):
         what = "the layout is ambiguous: 'feats' means microns (STAMP), but the attributes of 'coords' pixels (TRIDENT)"
         fail(source, what, "keep the names and attributes of one tool")
@@ -413,16 +298,18 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     if unit not in ("um", "px", None):
         fail(source, f"the unit '{unit}' of the coordinates is unknown", "extract the slide again with STAMP 2")
     if unit != "um" and "tile_size_um" not in attrs:
-        return _stamp_historic(attrs, features, coords)
+        return _stamp_historic(source, attrs, features, coords)
     provenance = Provenance(
         encoder=text(attrs.get("extractor")),
         tile_um=number(attrs.get("tile_size_um", attrs.get("tile_size"))),
         tile_px=integer(attrs.get("tile_size_px")),
     )
-    return Header("stamp", features, coords, provenance, coords_unit="um")
+    return opened(source, "stamp", features, coords, provenance, coords_unit="um")
 
 
-def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None) -> Header:
+def _stamp_historic(
+    source: FeatureSource, attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None
+) -> OpenFeatures:
     """STAMP 1 and earlier: coordinates are in units of 256/224 microns, which the file does not state.
 
     If the stride is far from 224 (other tile sizes), the unit is unknown and the coordinates are not used.
@@ -432,10 +319,10 @@ def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5
     if side is None and coords is not None and coords.ndim == 2 and coords.shape[1] == 2:
         side = common_step(coords[()])
     if coords is None or side is None or abs(side - HISTORIC_TILE_PX) > 2:
-        return Header("stamp_historic", features, None, Provenance(encoder=encoder), coords_unit=None)
+        return opened(source, "stamp_historic", features, None, Provenance(encoder=encoder))
     provenance = Provenance(encoder=encoder, tile_um=HISTORIC_TILE_UM, tile_px=HISTORIC_TILE_PX)
     scale = HISTORIC_TILE_UM / HISTORIC_TILE_PX
-    return Header("stamp_historic", features, coords, provenance, coords_unit="um", um_per_unit=scale)
+    return opened(source, "stamp_historic", features, coords, provenance, coords_unit="um", um_per_unit=scale)
 
 
 def text(value: Any) -> str | None:

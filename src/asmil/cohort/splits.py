@@ -56,7 +56,6 @@ class Splits:
 
     @property
     def fold_names(self) -> FoldNames:
-        """How the folds are called."""
         return FoldNames({fold: f"site {site}" for fold, site in self.sites.items()})
 
     @property

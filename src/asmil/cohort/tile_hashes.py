@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.reader import OpenFeatures, open_features
+from asmil.cohort.open_features import OpenFeatures
+from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureSource, source_state
 
 Hashes = NDArray[np.uint64]

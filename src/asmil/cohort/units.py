@@ -25,7 +25,6 @@ class Unit:
 
     @staticmethod
     def of_slide(slide: Slide) -> Unit:
-        """A unit of one slide."""
         return Unit(slide.slide, slide.patient, (slide,))
 
 

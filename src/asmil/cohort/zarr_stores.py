@@ -10,16 +10,17 @@ Tables without tiles have no coordinates; a store without a feature table is an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from asmil.cohort.array_files import first_line
+from asmil.cohort.open_features import OpenFeatures, as_tensor, opened
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FeatureSource, Provenance, tile_spec_provenance
+from asmil.cohort.source import FeatureSource, tile_spec_provenance
 from asmil.cohort.zarr_arrays import read_array, refuse_objects
 from asmil.errors import AsmilError
 
@@ -28,21 +29,12 @@ ARRAYS = ("X", "obsm/spatial", "obs/tile_id", "uns/tile_spec/*", "uns/spatialdat
 """What is read of a store or a table."""
 
 
-@dataclass(frozen=True)
-class ZarrFeatures:
-    """The features of a store; coords: upper left corners, N x 2, level-0 pixels."""
-
-    features: NDArray[Any]
-    coords: NDArray[Any] | None
-    provenance: Provenance
-
-
 def is_zarr_store(path: Path) -> bool:
     """Whether a path is a folder with the name of a zarr store."""
     return path.suffix == SUFFIX and path.is_dir()
 
 
-def read_zarr(source: FeatureSource) -> ZarrFeatures:
+def read_zarr(source: FeatureSource) -> OpenFeatures:
     """Read the features of a store, or of one of its tables (`STORE::KEY`)."""
     try:
         import zarr
@@ -62,14 +54,14 @@ def read_zarr(source: FeatureSource) -> ZarrFeatures:
         return fail(source, f"the zarr store is damaged ({first_line(error)})", "copy it again or write it again")
 
 
-def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
+def _of_anndata(store: Any, source: FeatureSource) -> OpenFeatures:
     coords = read_array(store, "obsm/spatial", source) if "obsm/spatial" in store else None
     spec = store.get("uns/tile_spec", {})
     known = {name: read_array(spec, name, source) for name in ("width", "base_width", "mpp") if name in spec}
-    return ZarrFeatures(_features(store, source), coords, tile_spec_provenance(known))
+    return opened(source, "anndata", _features(store, source), coords, tile_spec_provenance(known))
 
 
-def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
+def _of_spatialdata(store: Any, source: FeatureSource) -> OpenFeatures:
     tables = store.get("tables", {})
     filled = [name for name in tables if "X" in tables[name] and np.prod(getattr(tables[name]["X"], "shape", 1)) > 0]
     names = sorted(filled)
@@ -90,7 +82,8 @@ def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     spec = dict(store.attrs).get("tile_spec") or {}
     known = spec.get(region) if isinstance(spec, Mapping) else None
     coords = _corners(source.path / "shapes" / region / "shapes.parquet", table, len(features), source)
-    return ZarrFeatures(features, coords, tile_spec_provenance(known if isinstance(known, Mapping) else {}))
+    provenance = tile_spec_provenance(known if isinstance(known, Mapping) else {})
+    return opened(source, "anndata", features, coords, provenance)
 
 
 def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> NDArray[Any] | None:
@@ -116,11 +109,10 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
     return np.asarray(corners)
 
 
-def _features(node: Any, source: FeatureSource) -> NDArray[Any]:
+def _features(node: Any, source: FeatureSource) -> Tensor:
     if not hasattr(node["X"], "dtype"):
         fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
-    array = read_array(node, "X", source)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return as_tensor(read_array(node, "X", source))
 
 
 def _text(value: Any) -> str:

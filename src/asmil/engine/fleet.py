@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from asmil.engine.jobs import Worker, WorkerBroken, attempt, describe_broken, reporting_progress_to
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ class Progressed:
 
 
 Event = Ready | NotMade | Finished | Lost | Reported | Progressed
+
+
+def end_of_job(worker: Worker, slot: int, index: int, job: Any, report: Callable[[], None]) -> Finished | Lost:
+    """Do a job in the worker of a slot, and report its progress."""
+    try:
+        with reporting_progress_to(report):
+            result, error = attempt(worker, job)
+    except WorkerBroken as broken:
+        return Lost(slot, describe_broken(broken))
+    return Finished(slot, index, result, error)
 
 
 class Fleet(Protocol):

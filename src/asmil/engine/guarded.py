@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from asmil.engine.jobs import Place, Worker, describe_bug, ignore
+from asmil.engine.jobs import describe_bug, ignore, same_anywhere
 from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout, no_progress
 from asmil.errors import AsmilError
@@ -37,7 +37,7 @@ def guarded(
         return
     # one job at a time, tried once: outcomes come in the order of the items
     engine = LocalEngine(1, concurrency=1, retries=0, note=ignore, item_timeout_s=timeout_s)
-    for outcome in engine.run(partial(_worker, function), items):
+    for outcome in engine.run(partial(same_anywhere, partial(_called, function)), items):
         if outcome.error is None:
             result: Any = outcome.result
             yield result
@@ -52,11 +52,6 @@ def guard_limit(asked_s: float | None, n_items: int, default_s: float) -> float 
     if asked_s is None and n_items < WORTH_A_PROCESS:
         return None
     return checked_timeout(asked_s, default_s)
-
-
-def _worker(function: Callable[[Any], Any], place: Place) -> Worker:
-    del place
-    return partial(_called, function)
 
 
 def _called(function: Callable[[Any], Any], item: Any) -> Any:

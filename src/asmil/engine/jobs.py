@@ -42,6 +42,13 @@ class Place:
 MakeWorker = Callable[[Place], Worker]
 """Called once in each worker process; it loads what all jobs share."""
 
+
+def same_anywhere(worker: Worker, place: Place) -> Worker:
+    """`partial(same_anywhere, function)` makes workers that load nothing: the function itself, wherever they are."""
+    del place
+    return worker
+
+
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and of all steps, for a progress bar."""
 Note = Callable[[str], None]

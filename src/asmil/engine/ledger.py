@@ -30,7 +30,6 @@ class Ledger:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a job waits for a worker."""
         return bool(self._fresh or self._suspects)
 
     def attempts(self, job: int) -> int:
@@ -56,7 +55,6 @@ class Ledger:
         return started
 
     def finish(self, slot: int, job: int) -> None:
-        """A job ended."""
         self._held[slot].remove(job)
         self._with_suspect.discard(slot)
         self._open -= 1

@@ -16,17 +16,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn
 
-from asmil.engine.fleet import Finished, Lost, NotMade, Progressed, Ready, Reported
-from asmil.engine.jobs import (
-    MakeWorker,
-    Place,
-    Worker,
-    WorkerBroken,
-    attempt,
-    describe_broken,
-    describe_bug,
-    reporting_progress_to,
-)
+from asmil.engine.fleet import Finished, Lost, NotMade, Progressed, Ready, Reported, end_of_job
+from asmil.engine.jobs import MakeWorker, Place, Worker, describe_bug
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
 from asmil.machine.process import own_process
@@ -76,20 +67,16 @@ def _work(
 ) -> None:
     while True:
         index, job = jobs.get()
-        try:
-            with reporting_progress_to(_progress_reporter(pipe, sending, Progressed(slot, index))):
-                result, error = attempt(worker, job)
-        except WorkerBroken as broken:
-            with sending:
-                pipe.send(Lost(slot, describe_broken(broken)))
-            _leave(1)
+        end = end_of_job(worker, slot, index, job, _progress_reporter(pipe, sending, Progressed(slot, index)))
         with sending:
             try:
-                pipe.send(Finished(slot, index, result, error))
+                pipe.send(end)
             except OSError:
                 _leave(0)
             except Exception as error:  # noqa: BLE001 - a result that cannot be pickled fails in any way it likes
                 pipe.send(Finished(slot, index, None, f"the result cannot be sent: {describe_bug(error)}"))
+        if isinstance(end, Lost):
+            _leave(1)
 
 
 def _progress_reporter(pipe: Connection[Any, Any], sending: threading.Lock, event: Progressed) -> Callable[[], None]:

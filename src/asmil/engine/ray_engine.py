@@ -16,7 +16,7 @@ from typing import Any
 from asmil.engine.driving import drive
 from asmil.engine.jobs import MakeWorker, Note, Outcome, print_note
 from asmil.engine.ray_fleet import Actors
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, first_line
 
 _OBJECT_STORE_BYTES = 200_000_000
 _ANSWERS_WITHIN_S = 10.0
@@ -111,7 +111,7 @@ def connected(address: str | None) -> Iterator[Any]:
         raise KeyboardInterrupt from None
     except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"connect to the Ray cluster at {address}" if address else "start on this machine"
-        raise AsmilError(f"Ray cannot {where} ({_first_line(error)}); {_WHAT_TO_DO}") from error
+        raise AsmilError(f"Ray cannot {where} ({first_line(error).rstrip('.')}); {_WHAT_TO_DO}") from error
     with _no_echo(), _stopped_by_sigterm(before):
         try:
             yield ray
@@ -127,7 +127,9 @@ def require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
-        raise AsmilError(f"no Ray cluster answers at {address} ({_first_line(error)}); {_WHAT_TO_DO}") from error
+        raise AsmilError(
+            f"no Ray cluster answers at {address} ({first_line(error).rstrip('.')}); {_WHAT_TO_DO}"
+        ) from error
 
 
 @contextmanager
@@ -165,7 +167,3 @@ def _no_echo() -> Iterator[None]:
         yield
     finally:
         worker._worker_logs_enabled = before
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

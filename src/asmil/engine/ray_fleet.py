@@ -7,18 +7,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from asmil.engine.fleet import Event, Finished, Lost, NotMade, Progressed, Ready
-from asmil.engine.jobs import (
-    MakeWorker,
-    Note,
-    Place,
-    Worker,
-    WorkerBroken,
-    attempt,
-    describe_broken,
-    describe_bug,
-    reporting_progress_to,
-)
+from asmil.engine.fleet import Event, Finished, Lost, NotMade, Progressed, Ready, end_of_job
+from asmil.engine.jobs import MakeWorker, Note, Place, Worker, describe_bug
 from asmil.errors import AsmilError
 from asmil.machine.process import own_process
 
@@ -52,20 +42,15 @@ class Remote:
         return Ready(self._slot)
 
     def work(self, index: int, job: Any) -> Event:
-        """Do a job."""
         assert self._worker is not None
 
         def note_progress() -> None:
             self._last_progress[index] = time.monotonic()
 
         try:
-            with reporting_progress_to(note_progress):
-                result, error = attempt(self._worker, job)
-        except WorkerBroken as broken:
-            return Lost(self._slot, describe_broken(broken))
+            return end_of_job(self._worker, self._slot, index, job, note_progress)
         finally:
             self._last_progress.pop(index, None)
-        return Finished(self._slot, index, result, error)
 
     def progress(self) -> list[Event]:
         """When the running jobs last made progress, if they report it."""

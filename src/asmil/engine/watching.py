@@ -31,7 +31,6 @@ class Watch:
             jobs[job] = max(jobs[job], self._clock() - silent_s)
 
     def end(self, slot: int, job: int) -> None:
-        """A job ended."""
         self._last.get(slot, {}).pop(job, None)
 
     def forget(self, slot: int) -> None:

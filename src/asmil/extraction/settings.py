@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from asmil.errors import AsmilError
-from asmil.settings.config import Settings, merge, parse_settings
+from asmil.settings.config import Settings, parse_settings
 from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.registry import DEFAULT_ENCODER
 from asmil.slides.settings import NOMINAL_MPP, TilingConfig, TissueConfig
@@ -39,11 +39,8 @@ class ExtractionConfig(Settings):
         return max(1, round(self.tiling.tile_um * self.lowres / NOMINAL_MPP))
 
 
-def parse_extraction(values: dict[str, Any], entry: EncoderEntry | None = None) -> ExtractionConfig:
-    """Validate settings; the default tile size is the one that the encoder was trained with."""
-    tiling = values.get("tiling") or {}
-    if entry is not None and isinstance(tiling, dict):
-        values = merge(values, {"tiling": tile_size(entry, **{key: tiling.get(key) for key in ("tile_um", "tile_px")})})
+def parse_extraction(values: dict[str, Any]) -> ExtractionConfig:
+    """Validate settings."""
     config = parse_settings(ExtractionConfig, values)
     if config.lowres_px is not None and config.lowres_px >= config.tiling.tile_px:
         raise AsmilError(

@@ -75,18 +75,13 @@ class CountRequest:
     again: bool
 
 
-def write_counted(
-    table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, again: bool = False
-) -> Counted:
-    """Count one of these tables and write `table.json`, `.md` and `.html`.
-
-    again: count again what was counted from something else, instead of refusing
-    """
-    counted = COUNTERS[table](printed_table(table), CountRequest(out, size, cohort, features, again))
+def write_counted(table: str, asked: CountRequest) -> Counted:
+    """Count one of these tables and write `table.json`, `.md` and `.html`."""
+    counted = COUNTERS[table](printed_table(table), asked)
     numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in counted.values.items()]
-    about = {"table": table, "synthetic": counted.synthetic, "size": size}
+    about = {"table": table, "synthetic": counted.synthetic, "size": asked.size}
     data = jsonable({**about, "numbers": numbers, "notes": counted.notes})
-    write_document(counted_document(counted), out / "table.html", data)
+    write_document(counted_document(counted), asked.out / "table.html", data)
     return counted
 
 
@@ -165,12 +160,12 @@ def cost_model(method: str) -> MILModel:
         return build(method, WIDTH, CLASSES, **FORMS[method])
 
 
-def cost_bag(tiles: int = TILES) -> Bag:
+def cost_bag() -> Bag:
     """A bag of the size that the paper counts with."""
     draw = torch.Generator().manual_seed(0)
-    side = math.isqrt(tiles) + 1
-    coords = torch.stack([torch.arange(tiles) % side, torch.arange(tiles) // side], dim=1) * 256
-    return Bag(torch.randn(tiles, WIDTH, generator=draw), coords, id="cost")
+    side = math.isqrt(TILES) + 1
+    coords = torch.stack([torch.arange(TILES) % side, torch.arange(TILES) // side], dim=1) * 256
+    return Bag(torch.randn(TILES, WIDTH, generator=draw), coords, id="cost")
 
 
 def step_milliseconds(

@@ -52,25 +52,17 @@ class Dataset:
 
     @property
     def slides(self) -> int:
-        """All slides."""
         return sum(self.parts)
 
 
+_TENTH = {"data.val_share": 0.1}
 DATASETS = {
     data_set.id: data_set
     for data_set in (
         # the paper names 130 and 129 test slides; the official test set has 129
-        Dataset("camelyon16", (270, 0, 129), witness=(0.002, 0.1), settings={"data.val_share": 0.1}),
+        Dataset("camelyon16", (270, 0, 129), witness=(0.002, 0.1), settings=_TENTH),
         # the paper does not say how many classes it uses; the stand-in has two
-        Dataset(
-            "camelyon17",
-            (300, 0, 200),
-            sites=3,
-            test_sites=2,
-            witness=(0.002, 0.1),
-            tokens=16,
-            settings={"data.val_share": 0.1},
-        ),
+        Dataset("camelyon17", (300, 0, 200), sites=3, test_sites=2, witness=(0.002, 0.1), tokens=16, settings=_TENTH),
         Dataset("bracs", (395, 65, 87), classes=3, sites=1, witness=(0.05, 0.4)),
         # folds of 5-fold cross-validation by patient; features of CONCH
         *(

@@ -53,14 +53,23 @@ class PrintedTable(Settings):
 
     def row(self, **about: Any) -> PrintedRow:
         """The row with these properties; the first if there are several."""
-        for row in self.rows:
-            if all(row.about.get(name) == value for name, value in about.items()):
-                return row
-        raise KeyError(f"table {self.id} has no row {about}")
+        if not (rows := self._with(about)):
+            raise KeyError(f"table {self.id} has no row {about}")
+        return rows[0]
+
+    def _with(self, about: Mapping[str, Any]) -> list[PrintedRow]:
+        return [row for row in self.rows if all(row.about.get(name) == value for name, value in about.items())]
 
     def value(self, key: str, **about: Any) -> float:
         """The printed mean in a cell."""
         return self.row(**about).values[key][0]
+
+    def best_other(self, key: str, **about: Any) -> tuple[float, float, str]:
+        """ASMIL's mean, the highest other mean and its method, among the rows with these properties."""
+        means = {row.about["method"]: row.values[key][0] for row in self._with(about)}
+        mine = means.pop("asmil")
+        best = max(means, key=lambda method: means[method])
+        return mine, means[best], best
 
 
 class PrintedFigure(Settings):

@@ -55,20 +55,17 @@ class PaperRun:
         return self.cohort is None
 
     def chosen_datasets(self) -> list[str]:
-        """The data sets of this run."""
-        for name in self.datasets:
-            if name not in self.recipe.datasets:
-                hint = did_you_mean(name, self.recipe.datasets)
-                raise AsmilError(f"{self.recipe.id} has no data set {name!r}: {hint}")
+        self._refuse_unknown("data set", self.datasets, self.recipe.datasets)
         return list(self.datasets or self.recipe.datasets)
 
     def chosen_rows(self) -> list[RecipeRow]:
-        """The rows of this run."""
-        known = [row.name for row in self.recipe.rows]
-        for name in self.rows:
-            if name not in known:
-                raise AsmilError(f"{self.recipe.id} has no row {name!r}: {did_you_mean(name, known)}")
+        self._refuse_unknown("row", self.rows, [row.name for row in self.recipe.rows])
         return [row for row in self.recipe.rows if not self.rows or row.name in self.rows]
+
+    def _refuse_unknown(self, what: str, asked: Sequence[str], known: Sequence[str]) -> None:
+        for name in asked:
+            if name not in known:
+                raise AsmilError(f"{self.recipe.id} has no {what} {name!r}: {did_you_mean(name, known)}")
 
     def sweeps(self) -> list[SweepConfig]:
         """One sweep for each cohort: data set and kind of features."""

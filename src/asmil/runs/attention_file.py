@@ -73,20 +73,26 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class AttentionRecord(RecordedSlides):
-    """The recordings of a training; attention is read from disk on access.
+class _Moments:
+    """The recordings without attention.
 
     epochs, steps: R times of recording; epoch 0.0 is before the first step, 1.0 after the first epoch
     logits: R x S x C
     embedding: R x S x E, the bag features
     """
 
-    path: Path
-    files: tuple[Path, ...]
     epochs: npt.NDArray[np.float64]
     steps: npt.NDArray[np.int64]
     logits: npt.NDArray[np.float32]
     embedding: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AttentionRecord(_Moments, RecordedSlides):
+    """The recordings of a training; attention is read from disk on access."""
+
+    path: Path
+    files: tuple[Path, ...]
 
     def attention(self, slide: int, recordings: Sequence[int] | None = None) -> npt.NDArray[np.float64]:
         """The weights of a slide's tiles, R x N (or of some recordings only); every row sums to 1."""
@@ -175,8 +181,7 @@ class AttentionWriter:
         record = read_attention(self.training)
         if record is None or not _part_files(self.training):
             return
-        moments = _Moments(record.epochs, record.steps, record.logits, record.embedding)
-        _write(self.training / ATTENTION_FILE, self.slides, moments, record.attention, self.coords, scores)
+        _write(self.training / ATTENTION_FILE, self.slides, record, record.attention, self.coords, scores)
         shutil.rmtree(_parts_folder(self.training))
 
 
@@ -273,14 +278,6 @@ def _read_about(path: Path) -> _About:
     if not alike or about.n_tiles != n_tiles or max(about.targets, default=0) >= max(1, len(about.classes)):
         raise AsmilError(f"{path}: slides, targets, roles and sizes are inconsistent; {REMEDY}")
     return about
-
-
-@dataclass(frozen=True)
-class _Moments:
-    epochs: npt.NDArray[np.float64]
-    steps: npt.NDArray[np.int64]
-    logits: npt.NDArray[np.float32]
-    embedding: npt.NDArray[np.float32]
 
 
 def _write(

@@ -6,7 +6,6 @@ changed files are detected, and contains the metrics of the run.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from pydantic import BaseModel, Field, FiniteFloat
 from asmil.errors import AsmilError
 from asmil.files import write_json
 from asmil.settings.documents import read_json
+from asmil.settings.made_from import sha256
 from asmil.version import __version__
 
 BUNDLE_FILE = "bundle.json"
@@ -105,9 +105,3 @@ def seal_bundle(
         format=FORMAT, asmil=__version__, files=checksums, metrics=metrics or {}, sizes=sizes, alarms=alarms
     )
     write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal text."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -67,7 +67,6 @@ class Progress:
     finished: bool = False
 
     def next_stage(self) -> Progress:
-        """The start of the next stage."""
         kept = {name: getattr(self, name) for name in ("epoch", "threads", "executor", "processes")}
         return Progress(stage=self.stage + 1, stage_start=self.epoch, **kept)
 
@@ -98,7 +97,6 @@ class CheckpointStore:
         self._best: dict[str, Tensor] = {}
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
         return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
 
     def make_due(self) -> None:

@@ -67,7 +67,7 @@ class RunCohort:
         features: where the features are now; None: where they were in training
         """
         assert self.manifest is not None
-        return read_manifest(self.manifest, features or self.features_there, kind, self.columns)
+        return read_manifest(self.manifest, features or self.features_there, kind, self.columns)[:2]
 
     @property
     def features_there(self) -> Path | None:

@@ -97,7 +97,6 @@ class TrainingConfig(Settings):
 
     @property
     def bags_per_step(self) -> int:
-        """Number of bags per optimizer step."""
         return self.batch * self.accumulate
 
     @model_validator(mode="after")
@@ -312,7 +311,6 @@ class TaskConfig(Settings):
 
     @property
     def chosen_loss(self) -> str:
-        """The name of the loss."""
         own = {"survival": "incidence", "regression": "squared"}
         return own.get(self.kind, "own") if self.loss == "own" else self.loss
 
@@ -386,7 +384,6 @@ class RunConfig(Settings):
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The seeds of every fold."""
         return tuple(range(self.training.seed, self.training.seed + self.seeds))
 
     @property

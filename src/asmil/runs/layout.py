@@ -36,11 +36,9 @@ class RunLayout:
         self.predictions = self.path / PREDICTIONS_FILE
 
     def fold(self, fold: int) -> Path:
-        """The folder of one fold."""
         return self.path / f"fold-{fold}"
 
     def training(self, fold: int, seed: int) -> Path:
-        """The folder of one training."""
         return self.fold(fold) / f"seed-{seed}"
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:

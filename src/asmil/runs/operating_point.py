@@ -42,7 +42,6 @@ class OperatingPoint:
         }
 
     def save(self, run: Path) -> None:
-        """Write the file into a run folder."""
         write_json(run / FILE, self.to_dict())
 
 

@@ -64,7 +64,6 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Name of the trained method."""
         return self.settings.method or "unknown"
 
     def called(self, name: str) -> Run:
@@ -82,7 +81,6 @@ class Run:
 
     @property
     def kind(self) -> TaskKind:
-        """The task."""
         kind: Any = self.settings.task.kind
         if kind not in get_args(TaskKind):
             raise AsmilError(
@@ -202,7 +200,6 @@ class Run:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the models are."""
         return choose_device(self._device)
 
     @cached_property

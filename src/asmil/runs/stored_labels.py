@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest, slide_of_row
+from asmil.cohort.manifest import Cohort, Slide, read_manifest, slide_of_row
 from asmil.cohort.outcomes import stated_outcome
 from asmil.cohort.problems import SHOWN
 from asmil.cohort.source import FeatureSource
@@ -66,7 +66,7 @@ def label_changes(run: Run) -> LabelChanges | None:
     before = read_labels(stored)
     try:
         # as in training: labels may be in several columns, and times may be computed from other columns
-        manifest = read_whole_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
+        manifest = read_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
     except AsmilError:
         return None
     now = {slide.slide: slide for slide in manifest.everyone.slides}

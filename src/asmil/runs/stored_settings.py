@@ -118,7 +118,6 @@ class StoredSettings(_Section):
 
     @property
     def has_anchor(self) -> bool:
-        """Whether the run was trained with an anchor."""
         return self.anchor.normalizer not in (None, "none") and self.anchor.weight != 0
 
     def weight_of(self, stabilizer: str) -> float:

@@ -20,14 +20,7 @@ import torch
 from asmil.cohort.feature_structure import FeatureStructure, fit_structure, sampled_tiles
 from asmil.cohort.manifest import Slide
 from asmil.cohort.splits import Splits
-from asmil.cohort.tile_hashes import (
-    FEWEST_SHARED,
-    Hashes,
-    TileSketch,
-    are_one_slide,
-    tile_sketch,
-    without_background,
-)
+from asmil.cohort.tile_hashes import FEWEST_SHARED, Hashes, TileSketch, are_one_slide, tile_sketch, without_background
 from asmil.errors import AsmilError
 from asmil.runs.checkpoint import load_checkpoint, save_checkpoint
 

@@ -7,20 +7,14 @@ from pathlib import Path
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.runs import checkpoint
+from asmil.runs import checkpoint, operating_point, stored_labels, training_slides
 from asmil.runs.attention_file import read_attention
 from asmil.runs.description import read_description
 from asmil.runs.epochs import read_epochs
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE, RunLayout
 from asmil.runs.notes import read_choice, read_kept_epoch
-from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
-from asmil.runs.operating_point import read_operating_point
 from asmil.runs.predictions import read_predictions
-from asmil.runs.stored_labels import FILE as LABELS_FILE
-from asmil.runs.stored_labels import read_labels
 from asmil.runs.task import read_task
-from asmil.runs.training_slides import FILE as TRAINING_SLIDES_FILE
-from asmil.runs.training_slides import read_training_slides
 
 
 def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
@@ -40,9 +34,9 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
     yield layout.config, lambda path: read_description(layout)
     yield layout.splits, Splits.load
     yield layout.predictions, read_predictions
-    yield layout.path / LABELS_FILE, read_labels
-    yield layout.path / TRAINING_SLIDES_FILE, lambda path: read_training_slides(path.parent)
-    yield layout.path / OPERATING_POINT_FILE, lambda path: read_operating_point(path.parent)
+    yield layout.path / stored_labels.FILE, stored_labels.read_labels
+    yield layout.path / training_slides.FILE, lambda path: training_slides.read_training_slides(path.parent)
+    yield layout.path / operating_point.FILE, lambda path: operating_point.read_operating_point(path.parent)
     trainings = list(layout.trainings())
     for fold in sorted({fold for fold, _, _ in trainings}):
         yield layout.fold(fold) / CHOICE_FILE, lambda path: read_choice(path.parent)

@@ -19,19 +19,10 @@ from asmil.settings.made_from import MadeFrom, in_short
 TIME_UNIT = "task.time_unit"
 
 _WRITTEN = (
-    "predictions*",
-    "splits*",
-    "init.safetensors",
-    "init.json",
-    "labels.csv",
-    "training_slides.safetensors",
-    "cache",
-    "operating_point*",
-    "evaluation*",
-    "report*",
-    "stability*",
+    *("predictions*", "splits*", "init.safetensors", "init.json", "labels.csv", "training_slides.safetensors", "cache"),
+    *("operating_point*", "evaluation*", "report*", "stability*"),
+    *("fold-*", "localization*", "faithfulness*"),
 )
-_WRITTEN_FOLDERS = ("fold-*", "localization*", "faithfulness*")
 """The content of a run folder: the run, and its reports unless they were written to another folder."""
 
 
@@ -89,7 +80,7 @@ class RunWriter(RunLayout):
 
     def clear(self) -> None:
         """Remove the run and the reports in its folder; other files stay."""
-        for pattern in (*_WRITTEN, *_WRITTEN_FOLDERS):
+        for pattern in _WRITTEN:
             for path in self.path.glob(pattern):
                 if path.is_dir():
                     shutil.rmtree(path)

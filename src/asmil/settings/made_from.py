@@ -188,7 +188,6 @@ class RecordFile:
         return read_json(self.path, dict[str, Record], "remove it, and make the results again with --again")
 
     def write(self, records: Mapping[str, Record]) -> None:
-        """Replace the file."""
         write_json(self.path, {name: records[name].model_dump(exclude_none=True) for name in sorted(records)})
 
 

@@ -94,12 +94,8 @@ def _slides_of_table(table: Path, columns: ColumnMapping | None) -> list[SlideFi
                 f"{table}: slide '{unplaced[0].name}' has no image, and {folder} does not exist; add a column 'image'"
             )
         beside = {slide.name: slide.path for slide in _in_order(_slides_in(folder))}
-    slides = []
-    for row in rows:
-        # a missing file is reported when it is opened, so that it does not stop the others
-        path = row.image or beside.get(row.name, folder / row.name)
-        slides.append(SlideFile(row.name, path, row.mpp))
-    return slides
+    # a missing file is reported when it is opened, so that it does not stop the others
+    return [SlideFile(row.name, row.image or beside.get(row.name, folder / row.name), row.mpp) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 import openslide
 import tifffile
 
-from asmil.errors import AsmilError, did_you_mean
+from asmil.errors import AsmilError, did_you_mean, first_line
 from asmil.files import refuse_special_file
 from asmil.slides.file_names import any_dicom_file, dicom_files, is_picture
 from asmil.slides.image import Resolution, SlideImage
-from asmil.slides.openslide_image import OpenSlideImage, levels_with_whole_tiles, one_line
+from asmil.slides.openslide_image import OpenSlideImage, levels_with_whole_tiles
 from asmil.slides.picture_image import PictureImage
 from asmil.slides.resolution import from_properties
 from asmil.slides.tiff_image import TiffImage
@@ -74,10 +74,10 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
     except openslide.OpenSlideError as error:
         if UNSUPPORTED_CODEC in str(error):
             raise AsmilError(
-                f"{path}: OpenSlide cannot read the compression of this DICOM slide ({one_line(error)}); convert the "
+                f"{path}: OpenSlide cannot read the compression of this DICOM slide ({first_line(error)}); convert the "
                 "slide to JPEG or JPEG 2000, for example with wsidicomizer --format jpeg2000 --force-transcoding"
             ) from error
-        raise AsmilError(f"{path}: the slide is damaged ({one_line(error)}); {COPY_AGAIN}") from error
+        raise AsmilError(f"{path}: the slide is damaged ({first_line(error)}); {COPY_AGAIN}") from error
 
 
 def require_resolution(image: SlideImage) -> Resolution:
@@ -150,7 +150,7 @@ def _open_with_tifffile(path: Path, given: Resolution | None) -> SlideImage:
     except AsmilError:
         raise
     except TIFF_ERRORS as error:
-        raise AsmilError(f"{path}: the TIFF is damaged ({one_line(error)}); {COPY_AGAIN}") from error
+        raise AsmilError(f"{path}: the TIFF is damaged ({first_line(error)}); {COPY_AGAIN}") from error
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import openslide
 
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, first_line
 from asmil.slides.image import Pixels, Resolution, SlideImage
 from asmil.slides.pixel_regions import over_gray
 
@@ -96,11 +96,6 @@ def _has_whole_tiles(path: Path, level: int, level_sizes: Sequence[tuple[int, in
 def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:
     """The error for a region that cannot be decoded."""
     return AsmilError(
-        f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged; "
-        "copy it again from its source"
+        f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({first_line(reason)}); the file is "
+        "damaged; copy it again from its source"
     )
-
-
-def one_line(reason: object) -> str:
-    """The first line of another library's message."""
-    return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__

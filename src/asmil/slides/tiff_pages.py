@@ -9,6 +9,7 @@ from pathlib import Path
 import tifffile
 
 from asmil.errors import AsmilError
+from asmil.files import DAMAGED
 from asmil.slides.image import Resolution, Size
 from asmil.slides.resolution import from_ome, from_pixels_per_unit, plausible
 from asmil.slides.tiff_image import Page, page_size, segment_grid
@@ -28,11 +29,7 @@ were built for different CPUs)."""
 ALPHA = (1, 2)
 IMAGEJ_MICRONS = ("micron", "microns", "um", "µm", "\\u00B5m")
 MOST_TILE_PIXELS = 1 << 28
-TIFF_ERRORS = (
-    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError, OSError),
-    struct.error,
-)
-"""What tifffile raises on damaged headers."""
+TIFF_ERRORS = (*DAMAGED, AttributeError, ArithmeticError, struct.error)
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 _BIG = 43
 

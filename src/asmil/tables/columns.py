@@ -58,7 +58,6 @@ class Columns:
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The table row by row."""
         names = list(self.cells)
         return [dict(zip(names, row, strict=True)) for row in zip(*self.cells.values(), strict=True)]
 

@@ -21,13 +21,14 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.official import recognize
 from asmil.models.own_method import method_name
-from asmil.runs.bundle import is_bundle, read_bundle, sha256
+from asmil.runs.bundle import is_bundle, read_bundle
 from asmil.runs.checkpoint import load_checkpoint, refuse_not_finite, save_checkpoint
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.description import config_of_fold, read_description
 from asmil.runs.layout import RunLayout
 from asmil.settings.config import merge
 from asmil.settings.documents import one_line
+from asmil.settings.made_from import sha256
 from asmil.training.setup import build_stages
 
 INIT_FILE = "init.safetensors"

@@ -10,7 +10,7 @@ from pathlib import Path
 from asmil.cohort.bag import Bag
 from asmil.cohort.consistency import mixture_problems
 from asmil.cohort.features import read_bag
-from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.inspection import usable_headers
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.files import PackDtype
 from asmil.cohort.pack.index import info_of
@@ -127,13 +127,7 @@ def _fitting(
     slides: Sequence[Slide], writer: PackWriter, item_timeout_s: float | None
 ) -> tuple[list[Slide], list[Problem]]:
     """The slides whose headers agree with each other and with the pack, and the problems of the others."""
-    infos: dict[str, FeatureInfo] = {}
-    problems: list[Problem] = []
-    for slide, inspected in inspect_slides(slides, item_timeout_s=item_timeout_s):
-        if isinstance(inspected, AsmilError):
-            problems += problems_of(inspected, f"slide '{slide.slide}'")
-        else:
-            infos[slide.slide] = inspected
+    infos, problems = usable_headers(slides, item_timeout_s=item_timeout_s)
     index = writer.index
     packed = [
         info_of(writer.folder, index.dtype, entry) for entry in index.entries.values() if entry.slide not in infos

@@ -52,7 +52,6 @@ class Pack:
         return pack
 
     def entry(self, slide: str | None) -> Entry:
-        """The index entry of a slide."""
         if slide in self.entries:
             return self.entries[slide]
         if slide is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
@@ -15,12 +14,8 @@ from asmil.settings.documents import read_json
 
 BUNDLED = "data/measured"
 """In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made."""
-
-
-@dataclass(frozen=True)
-class _Source:
-    where: str
-    results: pd.DataFrame
+_Source = tuple[str, pd.DataFrame]
+"""The folder or file of results, and the results."""
 
 
 class Measured:
@@ -30,16 +25,14 @@ class Measured:
         self._sources: dict[str, _Source] = {**_bundled(), **({} if runs is None else _of_folder(runs))}
 
     def has(self, table: str) -> bool:
-        """Whether there are results of a table."""
         return table in self._sources
 
     def results(self, table: str) -> pd.DataFrame:
-        """The rows of the finished trainings of a table."""
-        return self._sources[table].results
+        return self._sources[table][1]
 
     def where(self, table: str) -> str:
         """The folder or the bundled file of a table."""
-        return self._sources[table].where if self.has(table) else ""
+        return self._sources[table][0] if self.has(table) else ""
 
 
 def _bundled() -> dict[str, _Source]:
@@ -51,7 +44,7 @@ def _bundled() -> dict[str, _Source]:
         if entry.name.endswith(".csv"):
             table = entry.name.removesuffix(".csv")
             results = pd.read_csv(StringIO(entry.read_text(encoding="utf-8")))
-            sources[table] = _Source(f"asmil/paper/{BUNDLED}/{entry.name}", results)
+            sources[table] = (f"asmil/paper/{BUNDLED}/{entry.name}", results)
     return sources
 
 
@@ -65,5 +58,5 @@ def _of_folder(runs: Path) -> dict[str, _Source]:
         if about.get("size") == "quick" or not results.is_file():
             continue
         table = pd.read_csv(results)
-        sources[str(about["table"])] = _Source(str(note.parent), table[table["status"] == "done"])
+        sources[str(about["table"])] = (str(note.parent), table[table["status"] == "done"])
     return sources

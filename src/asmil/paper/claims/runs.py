@@ -82,11 +82,14 @@ def pooled(
             differences.append(difference)
     if not differences:
         raise Missing(f"no results yet of {row} and {other} in {table} ({metric})")
-    by_seed = pd.concat(differences, axis=1).dropna().mean(axis=1)
-    interval, _ = t_interval(by_seed.to_list())
     where = f" on {datasets[0]}" if len(datasets) == 1 else ""
     name = f"{row} − {other}{where}, {metric.removeprefix('test_')}"
-    return Difference(name, float(by_seed.mean()), interval, len(by_seed))
+    return _mean_difference(name, pd.concat(differences, axis=1).dropna().mean(axis=1))
+
+
+def _mean_difference(name: str, differences: pd.Series[float]) -> Difference:
+    interval, _ = t_interval(differences.to_list())
+    return Difference(name, float(differences.mean()), interval, len(differences))
 
 
 def mean_of(measured: Measured, table: str, row: str, metric: str) -> float:
@@ -135,7 +138,6 @@ class Comparison(Settings):
     small_counts: bool = False
 
     def decide(self, measured: Measured) -> Ruling:
-        """Compare the rows in every metric."""
         differences, left = [], 0
         for pair in self.pairs:
             try:
@@ -174,7 +176,6 @@ class Lead(Settings):
         return differences
 
     def decide(self, measured: Measured) -> Ruling:
-        """Compare the closest methods."""
         return _judge_closest(measured, self.table, self.others(measured))
 
 
@@ -310,9 +311,7 @@ def small_foci(measured: Measured) -> Ruling:
     difference = (small - large).dropna()
     if difference.empty:
         raise Missing("localization: foci of both sizes were not measured")
-    interval, _ = t_interval(difference.to_list())
-    compared = Difference("small − large foci found", float(difference.mean()), interval, len(difference))
-    return judge(measured, "localization", [compared], -1)
+    return judge(measured, "localization", [_mean_difference("small − large foci found", difference)], -1)
 
 
 def survival_best(measured: Measured) -> Ruling:
@@ -323,11 +322,10 @@ def survival_best(measured: Measured) -> Ruling:
     wide = results.pivot_table("test_c_index", ["cohort", "fold"], "variant")
     if "asmil" not in wide or wide.shape[1] < 4:
         raise Missing("survival: fewer than three other methods")
-    differences = []
-    for name in wide.columns.drop("asmil"):
-        difference = (wide[name] - wide["asmil"]).dropna()
-        interval, _ = t_interval(difference.to_list())
-        differences.append(Difference(f"{name} − asmil, C-index", float(difference.mean()), interval, len(difference)))
+    others = wide.columns.drop("asmil")
+    differences = [
+        _mean_difference(f"{name} − asmil, C-index", (wide[name] - wide["asmil"]).dropna()) for name in others
+    ]
     return _judge_closest(measured, "survival", differences)
 
 

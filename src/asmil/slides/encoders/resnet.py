@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.base import State
 from asmil.slides.encoders.fused import convolved
 from asmil.slides.encoders.registry import register
 
@@ -124,31 +124,27 @@ for _name, _summary, _width, _block, _depths in (
     ("resnet50_trunc", "ResNet-50 up to its third stage, ImageNet; CLAM's default", 1024, Bottleneck, RESNET50[:3]),
 ):
     register(
-        EncoderEntry(
-            name=_name,
-            summary=_summary,
-            width=_width,
-            tile_px=256,
-            input_px=224,
-            interpolation="bilinear",
-            licence="BSD-3-Clause",
-            hub=f"timm/{_name.removesuffix('_trunc')}.tv_in1k",
-            build=partial(ResNet, _block, _depths),
-            convert=partial(without, layers=("fc.", "layer4.")[: 5 - len(_depths)]),
-        )
+        _name,
+        _summary,
+        width=_width,
+        tile_px=256,
+        input_px=224,
+        interpolation="bilinear",
+        licence="BSD-3-Clause",
+        hub=f"timm/{_name.removesuffix('_trunc')}.tv_in1k",
+        build=partial(ResNet, _block, _depths),
+        convert=partial(without, layers=("fc.", "layer4.")[: 5 - len(_depths)]),
     )
 register(
-    EncoderEntry(
-        name="resnet18_simclr",
-        summary="ResNet-18 with instance normalization, trained on tiles by SimCLR; DSMIL's embedder",
-        width=512,
-        tile_px=224,
-        min_px=64,
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
-        licence="MIT",
-        url="https://github.com/binli123/dsmil-wsi",
-        build=partial(ResNet, BasicBlock, RESNET18, nn.InstanceNorm2d),
-        convert=from_simclr,
-    )
+    "resnet18_simclr",
+    "ResNet-18 with instance normalization, trained on tiles by SimCLR; DSMIL's embedder",
+    width=512,
+    tile_px=224,
+    min_px=64,
+    mean=(0.0, 0.0, 0.0),
+    std=(1.0, 1.0, 1.0),
+    licence="MIT",
+    url="https://github.com/binli123/dsmil-wsi",
+    build=partial(ResNet, BasicBlock, RESNET18, nn.InstanceNorm2d),
+    convert=from_simclr,
 )

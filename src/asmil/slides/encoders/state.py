@@ -14,19 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from asmil.errors import AsmilError
-from asmil.files import refuse_special_file
+from asmil.errors import AsmilError, first_line
+from asmil.files import DAMAGED, refuse_special_file
 from asmil.slides.encoders.base import EncoderEntry, State
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher")
 PREFIXES = ("module.", "backbone.")
 COUNTER = "num_batches_tracked"
 """Batch normalization counts batches; some files omit the count, which does not affect the result."""
-DAMAGED = (
-    *(SafetensorError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
-    *(AssertionError, MemoryError, OSError, struct.error),
-)
-"""What torch and safetensors raise on files with missing or changed bytes."""
+DAMAGED_STATE = (*DAMAGED, SafetensorError, EOFError, AttributeError, ArithmeticError, AssertionError, struct.error)
 
 
 def read_state(path: Path) -> State:
@@ -48,9 +44,9 @@ def read_state(path: Path) -> State:
         ) from None
     except AsmilError:
         raise
-    except DAMAGED as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise AsmilError(f"{path}: the weights cannot be read ({reason}); download or copy the file again") from None
+    except DAMAGED_STATE as error:
+        why = first_line(error)
+        raise AsmilError(f"{path}: the weights cannot be read ({why}); download or copy the file again") from None
     for name, tensor in state.items():
         # checked in float32, in which networks compute: larger float64 values are infinite there
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.base import State
 from asmil.slides.encoders.registry import register
 from asmil.slides.encoders.vit import Mlp
 
@@ -40,7 +40,6 @@ class SwinShape:
 
     @property
     def features(self) -> int:
-        """Width of the features."""
         return self.width << (len(self.depths) - 1)
 
 
@@ -195,18 +194,16 @@ def from_swin(published: Mapping[str, Tensor]) -> State:
 CTRANSPATH = SwinShape()
 
 register(
-    EncoderEntry(
-        name="ctranspath",
-        summary="Swin-T with a convolutional stem by contrastive learning; tiles of CHIEF (Wang et al., 2022)",
-        width=CTRANSPATH.features,
-        tile_px=256,
-        mpp=1.0,
-        licence="GPL-3.0, non-commercial",
-        build=partial(SwinTransformer, CTRANSPATH),
-        input_px=CTRANSPATH.image_px,
-        interpolation="bilinear",
-        hub="jamesdolezal/CTransPath",
-        hub_file="ctranspath.pth",
-        convert=from_swin,
-    )
+    "ctranspath",
+    "Swin-T with a convolutional stem by contrastive learning; tiles of CHIEF (Wang et al., 2022)",
+    width=CTRANSPATH.features,
+    tile_px=256,
+    mpp=1.0,
+    licence="GPL-3.0, non-commercial",
+    build=partial(SwinTransformer, CTRANSPATH),
+    input_px=CTRANSPATH.image_px,
+    interpolation="bilinear",
+    hub="jamesdolezal/CTransPath",
+    hub_file="ctranspath.pth",
+    convert=from_swin,
 )

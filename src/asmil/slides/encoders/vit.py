@@ -183,7 +183,6 @@ class VitShape:
 
     @property
     def features(self) -> int:
-        """Width of the features."""
         if self.projection is not None:
             return self.projection
         return self.width if self.readout == "class" else 2 * self.width

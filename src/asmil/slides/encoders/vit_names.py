@@ -12,7 +12,15 @@ from torch import Tensor
 
 from asmil.slides.encoders.base import State
 
+_SAME = {name: name for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")}
+_SELF_ATTENTION = {
+    "self_attn.q_proj": "attn.query",
+    "self_attn.k_proj": "attn.key",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.proj",
+}
 _HUGGING_FACE_VIT = {
+    **_SAME,
     "embeddings.cls_token": "cls_token",
     "embeddings.position_embeddings": "pos_embed",
     "embeddings.register_tokens": "reg_token",
@@ -20,31 +28,22 @@ _HUGGING_FACE_VIT = {
     "layernorm": "norm",
     "layernorm_before": "norm1",
     "layernorm_after": "norm2",
-    "norm1": "norm1",
-    "norm2": "norm2",
-    "attention.attention.query": "attn.query",
-    "attention.attention.key": "attn.key",
-    "attention.attention.value": "attn.value",
+    **{f"attention.attention.{part}": f"attn.{part}" for part in ("query", "key", "value")},
     "attention.output.dense": "attn.proj",
     "intermediate.dense": "mlp.fc1",
     "output.dense": "mlp.fc2",
-    "mlp.fc1": "mlp.fc1",
-    "mlp.fc2": "mlp.fc2",
     "mlp.weights_in": "mlp.fc1",
     "mlp.weights_out": "mlp.fc2",
     "layer_scale1.lambda1": "ls1.gamma",
     "layer_scale2.lambda1": "ls2.gamma",
 }
 _HUGGING_FACE_CLIP = {
+    **_SELF_ATTENTION,
     "embeddings.patch_embedding": "patch_embed.proj",
     "pre_layrnorm": "norm_pre",
     "post_layernorm": "norm",
     "layer_norm1": "norm1",
     "layer_norm2": "norm2",
-    "self_attn.q_proj": "attn.query",
-    "self_attn.k_proj": "attn.key",
-    "self_attn.v_proj": "attn.value",
-    "self_attn.out_proj": "attn.proj",
     "mlp.fc1": "mlp.fc1",
     "mlp.fc2": "mlp.fc2",
 }
@@ -60,14 +59,9 @@ _OPEN_CLIP = {
     "mlp.c_fc": "mlp.fc1",
     "mlp.c_proj": "mlp.fc2",
 }
-
-
 _BEIT3 = {
-    "self_attn.q_proj": "attn.query",
-    "self_attn.k_proj": "attn.key",
-    "self_attn.v_proj": "attn.value",
+    **_SELF_ATTENTION,
     "self_attn.inner_attn_ln": "attn.norm",
-    "self_attn.out_proj": "attn.proj",
     "self_attn_layer_norm": "norm1",
     "final_layer_norm": "norm2",
     "ffn.fc1": "mlp.fc1",

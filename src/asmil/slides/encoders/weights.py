@@ -24,13 +24,10 @@ def weights_folder() -> Path:
 
 def present_weights(entry: EncoderEntry) -> Path | None:
     """The file that would be used without a download; None if there is none."""
-    for ending in ENDINGS:
-        path = weights_folder() / f"{entry.name}{ending}"
-        if path.is_file():
-            return path
-    if entry.embedded is not None:
-        return entry.embedded()
-    return _cached(entry)
+    candidates = (weights_folder() / f"{entry.name}{ending}" for ending in ENDINGS)
+    if (path := next((path for path in candidates if path.is_file()), None)) is not None:
+        return path
+    return _cached(entry) if entry.embedded is None else entry.embedded()
 
 
 def find_weights(entry: EncoderEntry, given: Path | None = None) -> Path:

@@ -24,29 +24,13 @@ class SurveyConfig(Settings):
     mpp: float | None = Field(None, gt=0, description="microns per pixel, unless a table gives them")
 
 
-@dataclass(frozen=True)
 class SurveyFolder:
-    """Paths of a survey's files."""
+    """Paths of a survey's files; page, sheet: the contact sheet as a page and as a picture."""
 
-    path: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.path / "tissue.yaml"
-
-    @property
-    def table(self) -> Path:
-        return self.path / "tissue.csv"
-
-    @property
-    def page(self) -> Path:
-        """The contact sheet as a page."""
-        return self.path / "contact_sheet.html"
-
-    @property
-    def sheet(self) -> Path:
-        """The contact sheet as a picture."""
-        return self.path / "contact_sheet.jpg"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings, self.table = path / "tissue.yaml", path / "tissue.csv"
+        self.page, self.sheet = path / "contact_sheet.html", path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
         return file_in(self.path / "masks", slide, ".png")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import cv2
 
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Outcome, Place, Progress, made_progress
+from asmil.engine.jobs import Engine, Outcome, Progress, made_progress, same_anywhere
 from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
@@ -79,7 +80,7 @@ def survey_slides(
     to_do = [file for file in files if file.name not in kept]
     already_done = len(files) - len(to_do)
     failures: list[Failure] = []
-    with closing(table.run(engine, _Surveyor(config, folder), to_do)) as outcomes:
+    with closing(table.run(engine, partial(same_anywhere, partial(_survey, config, folder)), to_do)) as outcomes:
         for done, outcome in enumerate(outcomes, start=already_done + 1):
             if outcome.result is None:
                 failures.append(_failure(outcome))
@@ -104,23 +105,13 @@ def survey_engine(workers: int, item_timeout: float | None) -> Engine:
     return LocalEngine(workers, concurrency=1, item_timeout_s=limit)
 
 
-@dataclass(frozen=True)
-class _Surveyor:
-    """Surveys one slide after another, in this process or in another."""
-
-    config: SurveyConfig
-    folder: SurveyFolder
-
-    def __call__(self, worker: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
-        return self._survey
-
-    def _survey(self, file: SlideFile) -> tuple[SurveyRow, Record]:
-        try:
-            refuse_absent(file.path)
-            record = _made_from(file, self.config).record()
-            return survey_slide(file, self.config, self.folder), record
-        except (OSError, MemoryError, cv2.error) as error:
-            raise AsmilError(" ".join(str(error).split()) or type(error).__name__) from error
+def _survey(config: SurveyConfig, folder: SurveyFolder, file: SlideFile) -> tuple[SurveyRow, Record]:
+    try:
+        refuse_absent(file.path)
+        record = _made_from(file, config).record()
+        return survey_slide(file, config, folder), record
+    except (OSError, MemoryError, cv2.error) as error:
+        raise AsmilError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def _made_from(file: SlideFile, config: SurveyConfig) -> MadeFrom:

@@ -197,15 +197,16 @@ def stain_threshold(signal: Signal, glass: Booleans) -> float:
 
     glass: pixels that are certainly not stained; their spread is the noise of this slide
     """
-    counts = np.bincount(signal.ravel(), minlength=256)
-    split = float(otsu(counts, np.log1p(np.arange(256.0))))
-    return float(np.clip(split, _noise_bound(signal[glass]), HIGHEST))
+    return float(np.clip(_otsu_of_logarithm(signal), _noise_bound(signal[glass]), HIGHEST))
 
 
 def light_threshold(signal: Signal) -> float:
     """The brightness above which a pixel of a dark field is tissue."""
-    counts = np.bincount(signal.ravel(), minlength=256)
-    return float(max(otsu(counts, np.log1p(np.arange(256.0))), LOWEST))
+    return float(max(_otsu_of_logarithm(signal), LOWEST))
+
+
+def _otsu_of_logarithm(signal: Signal) -> int:
+    return otsu(np.bincount(signal.ravel(), minlength=256), np.log1p(np.arange(256.0)))
 
 
 def _noise_bound(noise: Signal) -> float:
@@ -347,12 +348,9 @@ def _strokes(sure: Mask, weak: Mask, scale: Scale) -> Mask:
     if not sure.any():
         return sure
     wide = cv2.morphologyEx(sure.astype(np.uint8), cv2.MORPH_OPEN, scale.disk(STROKE_UM))
-    _, labels, stats, _ = cv2.connectedComponentsWithStats(wide, connectivity=8)
-    large = stats[:, cv2.CC_STAT_AREA] >= scale.area_px(MIN_MARK_UM2)
-    large[0] = False
-    if not large.any():
-        return np.zeros_like(sure)
-    seeds = large[labels]
+    seeds = drop_small(wide > 0, scale.area_px(MIN_MARK_UM2))
+    if not seeds.any():
+        return seeds
     _, parts = cv2.connectedComponents((weak | seeds).astype(np.uint8), connectivity=4)
     touched = np.unique(parts[seeds])
     marks = np.isin(parts, touched).astype(np.uint8)

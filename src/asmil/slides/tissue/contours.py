@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from asmil.slides.tissue.regions import Mask, Polygon, Region
 
 
-def trace_regions(mask: NDArray[np.uint8]) -> list[Region]:
+def trace_regions(mask: NDArray[np.uint8], approximation: int = cv2.CHAIN_APPROX_NONE) -> list[Region]:
     """Every piece of tissue (8-connected) with its holes, in OpenCV's order, through the centers of boundary pixels.
 
     An island inside a hole is a separate piece. Points are pixels of the mask.
+
+    approximation: which points of straight lines OpenCV leaves out
     """
-    contours, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    contours, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, approximation)
     if hierarchy is None:
         return []
     polygons = [np.asarray(contour, dtype=np.int32).reshape(-1, 2) for contour in contours]

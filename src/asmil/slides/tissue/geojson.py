@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shapely import make_valid
@@ -18,14 +18,17 @@ SMALLEST_RING = 3
 
 def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
     """A feature collection with one polygon (or several that touch) for each piece of tissue."""
+    shapes = [shape for region in tissue.regions if (shape := region_shape(region)) is not None]
+    outlines = [(shape.geom_type, _rounded(mapping(shape)["coordinates"])) for shape in shapes]
+    return annotation_collection(outlines, CLASS_NAME, CLASS_COLOR)
+
+
+def annotation_collection(outlines: Iterable[tuple[str, Any]], name: str, color: Sequence[int]) -> dict[str, Any]:
+    """Outlines, each a type of geometry and its coordinates, as annotations of one class that QuPath imports."""
+    properties = {"objectType": "annotation", "classification": {"name": name, "color": list(color)}}
     features = [
-        {
-            "type": "Feature",
-            "geometry": {"type": shape.geom_type, "coordinates": _rounded(mapping(shape)["coordinates"])},
-            "properties": {"objectType": "annotation", "classification": {"name": CLASS_NAME, "color": CLASS_COLOR}},
-        }
-        for region in tissue.regions
-        if (shape := region_shape(region)) is not None
+        {"type": "Feature", "geometry": {"type": kind, "coordinates": coordinates}, "properties": properties}
+        for kind, coordinates in outlines
     ]
     return {"type": "FeatureCollection", "features": features}
 

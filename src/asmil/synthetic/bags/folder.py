@@ -12,17 +12,11 @@ from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.engine.jobs import Progress
 from asmil.files import replacing
 from asmil.settings.folder_settings import differing_settings
-from asmil.synthetic.bags.outcomes import (
-    SurvivalConfig,
-    SyntheticTask,
-    lesion_shares,
-    morphology_labels,
-    patient_times,
-)
+from asmil.synthetic.bags.outcomes import SurvivalConfig, SyntheticTask, lesion_shares, morphology_labels, patient_times
 from asmil.synthetic.bags.plan import SlidePlan, SyntheticConfig, plan_slides
 from asmil.synthetic.bags.slides import TILE_PX, SlideLayout, draw_features, draw_layout
 from asmil.synthetic.bags.world import build_world
-from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest
+from asmil.synthetic.plan import MANIFEST, claim_cohort, write_manifest
 
 MPP = 0.5
 SETTINGS_FILE = "synthetic.yaml"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import pandas as pd
 
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Place, Progress, one_line
+from asmil.engine.jobs import Engine, Progress, one_line, same_anywhere
 from asmil.engine.local import LocalEngine
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.machine.cores import usable_cores
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
-from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest
-from asmil.synthetic.plan import generator
+from asmil.synthetic.plan import MANIFEST, claim_cohort, generator, write_manifest
 from asmil.synthetic.slides.cells import place_cells
 from asmil.synthetic.slides.layout import Layout, SlideTruth, draw_layout, slide_truth
 from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig, plan_slides
@@ -72,8 +72,7 @@ def write_synthetic_slides(
 
 def _is_whole(folder: Path, plan: SlidePlan) -> bool:
     files = slide_files(folder, plan)
-    wanted = [files.image, *([files.asap, files.geojson] if plan.has_tumor else [])]
-    return all(path.is_file() for path in wanted)
+    return all(path.is_file() for path in (files if plan.has_tumor else files[:1]))
 
 
 def _make_all(
@@ -85,36 +84,25 @@ def _make_all(
     if processes > 1:
         # one thread per process: the processes already use all cores
         engine = LocalEngine(processes, concurrency=1, threads_per_worker=1)
-    with closing(engine.run(_SlideMaker(config, folder), plans)) as outcomes:
+    with closing(engine.run(partial(same_anywhere, partial(_make, config, folder)), plans)) as outcomes:
         for outcome in outcomes:
             if outcome.result is None:
                 raise AsmilError(f"{outcome.job.slide}: {outcome.error}")
             yield outcome.job.index, outcome.result
 
 
-@dataclass(frozen=True)
-class _SlideMaker:
-    """Makes slides, in this process or another."""
-
-    config: SyntheticSlidesConfig
-    folder: Path
-
-    def __call__(self, place: Place) -> Callable[[SlidePlan], SlideTruth]:
-        return self._make
-
-    def _make(self, plan: SlidePlan) -> SlideTruth:
-        threads = cv2.getNumThreads()
-        cv2.setNumThreads(1)  # on some CPUs the filters of OpenCV round differently with several threads
-        try:
-            return make_slide(self.config, plan, self.folder)
-        except OSError as error:
-            raise AsmilError(one_line(str(error))) from error
-        finally:
-            cv2.setNumThreads(threads)
+def _make(config: SyntheticSlidesConfig, folder: Path, plan: SlidePlan) -> SlideTruth:
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)  # on some CPUs the filters of OpenCV round differently with several threads
+    try:
+        return make_slide(config, plan, folder)
+    except OSError as error:
+        raise AsmilError(one_line(str(error))) from error
+    finally:
+        cv2.setNumThreads(threads)
 
 
-@dataclass(frozen=True)
-class SlideFiles:
+class SlideFiles(NamedTuple):
     """The paths of the files of a slide."""
 
     image: Path
@@ -124,12 +112,8 @@ class SlideFiles:
 
 def slide_files(folder: Path, plan: SlidePlan) -> SlideFiles:
     """The files of a slide in a cohort's folder; annotations are written for slides with tumor."""
-    annotations = folder / "annotations"
-    return SlideFiles(
-        folder / "slides" / f"{plan.slide}.tif",
-        annotations / f"{plan.slide}.xml",
-        annotations / f"{plan.slide}.geojson",
-    )
+    names = (f"slides/{plan.slide}.tif", f"annotations/{plan.slide}.xml", f"annotations/{plan.slide}.geojson")
+    return SlideFiles(*(folder / name for name in names))
 
 
 def make_slide(config: SyntheticSlidesConfig, plan: SlidePlan, folder: Path) -> SlideTruth:

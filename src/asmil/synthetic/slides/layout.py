@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.slides.tissue.contours import polygon_area, trace_regions
 from asmil.slides.tissue.geojson import region_shape
 from asmil.slides.tissue.regions import Mask, Polygon, Region
 from asmil.synthetic.plan import generator, log_uniform
@@ -40,20 +41,15 @@ class MapGrid:
         return um / self.um
 
     def area_mm2(self, mask: Mask) -> float:
-        """The area of a mask."""
         return float(mask.sum()) * (self.um / 1000) ** 2
 
     def noise(self, rng: np.random.Generator, scale_um: float) -> Floats32:
         """Noise of about unit variance that changes over `scale_um`."""
         return smooth_field(rng, self.shape, max(1.0, self.px(scale_um)))
 
-    def coordinates(self) -> tuple[Floats32, Floats32]:
-        """x and y of the cells, to be broadcast."""
-        return coordinates(self.shape)
-
     def to_border(self) -> Floats32:
         """Cells to the nearest border of the map."""
-        x, y = self.coordinates()
+        x, y = coordinates(self.shape)
         return np.minimum(np.minimum(x, self.shape[1] - 1 - x), np.minimum(y, self.shape[0] - 1 - y))
 
     def enlarged(self, field: NDArray[Any], left: int, top: int, width: int, height: int) -> NDArray[Any]:
@@ -276,7 +272,7 @@ def _without_crumbs(grid: MapGrid, mask: Mask) -> Mask:
 
 def _fibers(rng: np.random.Generator, grid: MapGrid) -> tuple[Floats32, Floats32]:
     """Straight coordinates along and across, the second bent by noise."""
-    x, y = grid.coordinates()
+    x, y = coordinates(grid.shape)
     angle = rng.uniform(0, np.pi)
     cos, sin = np.float32(np.cos(angle) * grid.um), np.float32(np.sin(angle) * grid.um)
     bend = 110 * grid.noise(rng, 450) + 25 * grid.noise(rng, 130)
@@ -303,20 +299,13 @@ def _tumor_regions(layout: Layout) -> tuple[Region, ...]:
     rows, columns = layout.tumor.shape
     size = (columns * FINER, rows * FINER)
     finer = cv2.resize(layout.grid.signed_distance(layout.tumor), size, interpolation=cv2.INTER_LINEAR)
-    contours, hierarchy = cv2.findContours((finer > 128).astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-    # hierarchy[0][i] is (next, previous, first child, parent); a contour with a parent is a hole in it.
-    parents = hierarchy[0][:, 3]
-    holes: dict[int, list[Polygon]] = {}
-    for contour, parent in zip(contours, parents, strict=True):
-        area_um2 = cv2.contourArea(contour) * (layout.grid.um / FINER) ** 2
-        if parent >= 0 and area_um2 >= SMALLEST_HOLE_UM2:
-            holes.setdefault(int(parent), []).append(_to_level_0(contour, layout))
-    return tuple(
-        valid
-        for number, (contour, parent) in enumerate(zip(contours, parents, strict=True))
-        if parent < 0
-        for valid in _valid_regions(Region(_to_level_0(contour, layout), tuple(holes.get(number, ()))))
-    )
+    regions: list[Region] = []
+    for region in trace_regions((finer > 128).astype(np.uint8), cv2.CHAIN_APPROX_SIMPLE):
+        areas_um2 = [polygon_area(hole) * (layout.grid.um / FINER) ** 2 for hole in region.holes]
+        large = [hole for hole, um2 in zip(region.holes, areas_um2, strict=True) if um2 >= SMALLEST_HOLE_UM2]
+        outline, *holes = (_to_level_0(polygon, layout) for polygon in (region.outline, *large))
+        regions += _valid_regions(Region(outline, tuple(holes)))
+    return tuple(regions)
 
 
 def _valid_regions(region: Region) -> Iterator[Region]:
@@ -327,5 +316,5 @@ def _valid_regions(region: Region) -> Iterator[Region]:
         yield Region(outline, tuple(holes))
 
 
-def _to_level_0(contour: NDArray[Any], layout: Layout) -> Polygon:
-    return np.rint((contour[:, 0] + 0.5) * layout.grid.cell_px / FINER).astype(np.int32)
+def _to_level_0(polygon: Polygon, layout: Layout) -> Polygon:
+    return np.rint((polygon + 0.5) * layout.grid.cell_px / FINER).astype(np.int32)

@@ -15,7 +15,7 @@ from asmil.slides.image import Pixels
 from asmil.synthetic.plan import generator
 from asmil.synthetic.slides.cells import Cells, Outlines
 from asmil.synthetic.slides.layout import Layout
-from asmil.synthetic.slides.noise import to_bytes, torus_texture
+from asmil.synthetic.slides.noise import coordinates, to_bytes, torus_texture
 from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.synthetic.slides.sprites import longest_um, sprite_bank
 from asmil.tables.arrays import Bytes, Floats32
@@ -215,12 +215,12 @@ class SlideRenderer:
 
     def _stroma(self, left: int, top: int, width: int, height: int) -> Bytes:
         """Fibers: the texture of streaks, looked up along the bent coordinates."""
-        coordinates = []
+        looked_up = []
         for field in self._fiber_px:
             coordinate = self._layout.grid.enlarged(field, left, top, width, height)
             coordinate -= SIDE_PX * (np.floor(coordinate[height // 2, width // 2] / SIDE_PX) - 1)
-            coordinates.append(coordinate)
-        stroma = cv2.remap(self._fibers, coordinates[0], coordinates[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+            looked_up.append(coordinate)
+        stroma = cv2.remap(self._fibers, looked_up[0], looked_up[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
         return np.asarray(stroma, dtype=np.uint8)
 
     def _draw_red_cells(self, eosin: Bytes, left: int, top: int) -> None:
@@ -273,7 +273,7 @@ def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
 
 def _edge(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
     """A factor that falls to nearly 0 in a slightly tilted band along one side."""
-    columns, rows = layout.grid.coordinates()
+    columns, rows = coordinates(layout.grid.shape)
     side = rng.integers(4)
     depth, along = (rows, columns) if side % 2 else (columns, rows)
     depth = depth if side < 2 else depth.max() - depth

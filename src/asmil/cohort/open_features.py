@@ -1,0 +1,103 @@
+"""The features of one slide in an open file, whichever tool wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asmil.cohort.bag import refuse_wrong_coords
+from asmil.cohort.problems import fail
+from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
+
+
+@dataclass(frozen=True)
+class OpenFeatures:
+    """A slide's features, ready to be read; valid as long as its file is open.
+
+    validated: whether the values are known to form a valid bag, as in a pack with checksums
+    checksum: stored when asmil wrote the file, see `checksum_of`
+    """
+
+    info: FeatureInfo
+    values: h5py.Dataset | Tensor
+    coords: h5py.Dataset | NDArray[Any] | None = None
+    um_per_unit: float = 1.0
+    lowres: Mapping[str, h5py.Dataset | NDArray[Any]] | None = None
+    validated: bool = False
+    checksum: int | None = None
+
+    def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
+        """The features of some tiles (ascending rows), in their stored type."""
+        values = self.values
+        if self.info.slide_vector and len(values.shape) == 1:
+            return as_tensor(values[()])[None]
+        return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
+
+    def read_coords(self) -> NDArray[Any] | None:
+        """Coordinates N x 2, in `info.coords_unit`; an error if they cannot be on a slide."""
+        if self.coords is None or self.info.n_tiles == 0:
+            return None
+        coords = np.asarray(self.coords[()])
+        if coords.ndim == 3 and coords.shape[0] == 1:
+            coords = coords[0]
+        refuse_wrong_coords(self.info.source, torch.from_numpy(coords.astype(np.float64)), self.info.n_tiles)
+        return coords * self.um_per_unit if self.info.coords_unit == "um" else coords
+
+
+def opened(
+    source: FeatureSource,
+    layout: Layout,
+    values: h5py.Dataset | Tensor,
+    coords: h5py.Dataset | NDArray[Any] | None = None,
+    provenance: Provenance | None = None,
+    coords_unit: CoordsUnit = "px",
+    um_per_unit: float = 1.0,
+    magnification: float | None = None,
+    checksum: int | None = None,
+    slide_vector: bool = False,
+) -> OpenFeatures:
+    """The arrays of a file (values: N x D, 1 x N x D, or D for a slide vector) with what the file states about them."""
+    shape = tuple(values.shape)
+    n_tiles, width = _tiles_and_width(shape, source)
+    info = FeatureInfo(
+        **asdict(provenance or Provenance()),
+        source=source,
+        layout=layout,
+        n_tiles=n_tiles,
+        width=width,
+        dtype=str(values.dtype).removeprefix("torch."),
+        n_bytes=n_tiles * width * values.dtype.itemsize,
+        coords_unit=None if coords is None else coords_unit,
+        magnification=magnification,
+        slide_vector=slide_vector or (len(shape) == 1 and shape != (0,)),
+    )
+    return OpenFeatures(info, values, coords, um_per_unit, checksum=checksum)
+
+
+def as_tensor(values: Any) -> Tensor:
+    """A tensor of the values as stored, in native byte order."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int, int]:
+    if len(shape) == 3 and shape[0] == 1:
+        shape = shape[1:]
+    if shape == (0,):
+        return 0, 0
+    if len(shape) == 1:
+        return 1, shape[0]
+    if len(shape) != 2:
+        fail(source, f"features have shape {shape}, not N x D (tiles x features)", "extract the slide again")
+    return shape[0], shape[1]
