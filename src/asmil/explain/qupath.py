@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from shapely import STRtree, box, points, unary_union
 from shapely.geometry import Polygon
 
@@ -23,7 +22,7 @@ from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
 from asmil.explain.tile_map import SlideFrame
 from asmil.files import replacing
-from asmil.tables.arrays import Floats, Integers
+from asmil.tables.arrays import Bytes, Floats, Integers
 
 BINS, RELATIVE_BINS = 10, 11
 """Number of classes of tiles, which QuPath colors by class: equal parts of the scale. Odd for a relative scale, so that
@@ -167,7 +166,7 @@ def _tile_lines(
         ]
 
 
-def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+def _bin_names(scale: ColorScale) -> Iterator[tuple[str, Bytes]]:
     table = lookup_table(scale.color_map)
     count = RELATIVE_BINS if scale.kind == "relative" else BINS
     for number in range(count):
@@ -191,7 +190,7 @@ def _relative_name(kind: str) -> str:
     return f"{kind} relative to average"
 
 
-def _classification(name: str, color: NDArray[np.uint8]) -> str:
+def _classification(name: str, color: Bytes) -> str:
     # a colon would make QuPath derive one class from another
     return json.dumps({"name": name.replace(":", " "), "color": [int(part) for part in color]})
 

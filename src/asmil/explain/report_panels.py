@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
@@ -23,10 +22,10 @@ from asmil.reporting.formats import format_number
 from asmil.runs.cohort import RunCohort
 from asmil.runs.run import Run
 from asmil.slides.discovery import SlideFile
+from asmil.slides.image import Pixels
 from asmil.slides.opening import open_slide
 from asmil.tables.arrays import Booleans
 
-Mask = Booleans
 SIDE_PX = 420
 MOST_TRAININGS = 10
 """Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""
@@ -44,7 +43,7 @@ def slide_panels(
     frame: SlideFrame,
     image: SlideFile | None,
     heat: TileMap,
-    calls: Mapping[str, Mask] | None = None,
+    calls: Mapping[str, Booleans] | None = None,
     outline: MultiPolygon | None = None,
     alarms: Sequence[str] = (),
 ) -> list[Figure]:
@@ -111,5 +110,5 @@ def run_panels(run: Run, names: Iterable[str], alarms: Sequence[str] = ()) -> di
     return panels
 
 
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+def _png(pixels: Pixels) -> bytes:
     return bytes(cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA))[1])

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 TaskKind = Literal["classification", "survival", "regression", "multilabel"]
 
 Columns = dict[str, list[Any] | npt.NDArray[np.generic]]
 Truth = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 Table = Any
 """A table with named columns, such as a pandas DataFrame."""
 MetricFunction = Callable[[Truth, Floats, Floats], Floats]
@@ -149,12 +148,12 @@ class PredictionFormat:
     prediction_columns: tuple[str, ...]
     truth: Callable[[Table], Truth]
     target_columns: Callable[[Truth], Columns]
-    problems: Callable[[Table], Iterator[tuple[Mask, str]]]
+    problems: Callable[[Table], Iterator[tuple[Booleans, str]]]
     metrics: tuple[Metric, ...]
     selected_by: str
     part_metrics: tuple[Metric, ...] = ()
     measure: Callable[[Truth, Floats, Floats], Mapping[str, Floats]] | None = None
-    counts: Callable[[Truth, Floats], Mask] | None = None
+    counts: Callable[[Truth, Floats], Booleans] | None = None
     are_probabilities: bool = False
     may_be_infinite: bool = False
     part_name: str = ""
@@ -173,11 +172,11 @@ class PredictionFormat:
         """The columns that must contain numbers; the names of classes are text."""
         return self.prediction_columns if self.part_name == "class" else (*self.truth_columns, *self.prediction_columns)
 
-    def memberships(self, truth: Truth) -> Mask:
+    def memberships(self, truth: Truth) -> Booleans:
         """n x K: which slides have which class or label; K is 0 for values and times."""
         return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
 
-    def known(self, truth: Truth) -> Mask:
+    def known(self, truth: Truth) -> Booleans:
         """n x K: of which slides each class or label is known; labels may be unknown."""
         shape = (len(truth), len(self.names))
         return ~np.isnan(truth) if self.part_name == "label" else np.ones(shape, dtype=np.bool_)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import metrics, weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
+from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth
 
 NORMAL_NAMES = frozenset(
     {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
@@ -150,7 +150,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
     def truth(table: Table) -> Truth:
         return np.array([index_of[str(name)] for name in table["target"]], dtype=np.intp)
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         named = np.array([str(name) for name in table["target"]])
         yield ~np.isin(named, classes), f"has a target that is not among the classes {', '.join(classes)}"
 

@@ -21,8 +21,8 @@ from scipy.special import betaincinv, ndtri
 
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.tables.arrays import Floats
-from asmil.tasks.base import Mask, Metric, PredictionFormat, Truth
+from asmil.tables.arrays import Booleans, Floats
+from asmil.tasks.base import Metric, PredictionFormat, Truth
 from asmil.tasks.metrics import predicted_classes
 
 Integers = npt.NDArray[np.integer]
@@ -204,7 +204,7 @@ def edge_interval(
     names, present = np.asarray(patients), task.memberships(truth)
     inside = np.ones(len(truth), dtype=np.bool_) if part is None else present[:, part]
 
-    def count(mask: Mask) -> int:
+    def count(mask: Booleans) -> int:
         return len(np.unique(names[mask]))
 
     if metric.edge == "auc":

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
+from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5
@@ -104,7 +104,7 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
     """Predictions of K labels: 0, 1 or nan (unknown) in `target_<label>`, a probability in `prob_<label>`."""
     columns = tuple(f"target_{name}" for name in labels)
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         for column in columns:
             unknown = table[column].isna()
             bad = ~table[column].isin([0, 1]) & (~unknown | unknown.all())
@@ -179,13 +179,13 @@ def weighted_macro_auc(targets: Truth, probabilities: Floats, weights: Floats) -
     return mean_defined(_each_label(weighted.label_auc, targets, probabilities, weights))
 
 
-def known_labels(targets: npt.NDArray[Any]) -> Mask:
+def known_labels(targets: npt.NDArray[Any]) -> Booleans:
     """n x K: which labels of which slides are known, that is not nan."""
     return ~np.isnan(np.asarray(targets, dtype=np.float64))
 
 
 def _each_label(
-    measure: Callable[[Mask, Any, Floats], Floats], targets: npt.NDArray[Any], predicted: Any, weights: Floats
+    measure: Callable[[Booleans, Any, Floats], Floats], targets: npt.NDArray[Any], predicted: Any, weights: Floats
 ) -> Floats:
     """R x K values of a metric, each over the slides whose label is known; nan if there are none."""
     known, present = known_labels(targets), np.asarray(targets) > 0

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
+from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth
 
 
 class Regression(Task):
@@ -108,7 +108,7 @@ def spearman(target: Floats, value: Floats) -> float:
 def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
     """Predictions of a number: the true one in `target`, the predicted one in `value`."""
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         finite = np.isfinite(table["target"].to_numpy(dtype=np.float64))
         yield ~finite, "has a target that is not finite; fix the manifest"
 

@@ -17,7 +17,6 @@ from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
-    Mask,
     SlideEvaluator,
     SlideMeasures,
 )
@@ -30,7 +29,7 @@ from asmil.runs.bundle import refuse_bundle
 from asmil.runs.cohort import RunCohort
 from asmil.runs.stored_labels import label_changes
 from asmil.slides.class_names import ClassNames
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tables.names import plain_spaces
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.intervals import drawn_slides, estimate, mean_estimate, ratio_estimate
@@ -113,7 +112,7 @@ class Localization:
     normal: frozenset[str]
     slides: tuple[SlideMeasures, ...]
     summary: Summary
-    masks: Mapping[str, Mask]
+    masks: Mapping[str, Booleans]
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]

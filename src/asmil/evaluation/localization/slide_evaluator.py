@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.cohort.manifest import Slide
 from asmil.engine.jobs import Progress
@@ -28,9 +27,7 @@ from asmil.evaluation.localization.tile_maps import (
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.reporting.estimate import NAN
-from asmil.tables.arrays import Floats
-
-Mask = npt.NDArray[np.bool_]
+from asmil.tables.arrays import Booleans, Floats
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class SlideMeasures:
     map: SlideMap
     is_normal: bool
     tumor_probability: float
-    tumor: Mask
+    tumor: Booleans
     tumor_mm2: float
     n_regions: int
     n_lesions: int
@@ -107,13 +104,13 @@ class SlideEvaluator:
 
     def evaluate(
         self, slides: Sequence[Slide], progress: Progress
-    ) -> tuple[list[SlideMeasures], dict[str, Mask], list[str]]:
+    ) -> tuple[list[SlideMeasures], dict[str, Booleans], list[str]]:
         """The metrics of the slides, the masks of the first tumor slides, and the errors of slides that failed.
 
         There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
         """
         measured: list[SlideMeasures] = []
-        masks: dict[str, Mask] = {}
+        masks: dict[str, Booleans] = {}
         problems: list[str] = []
         read: list[SlideMap] = []
         for done, slide in enumerate(slides, start=1):
@@ -138,7 +135,9 @@ class SlideEvaluator:
     def _is_attention(self) -> bool:
         return self.maps.kind == "attention"
 
-    def _measure(self, slide_map: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
+    def _measure(
+        self, slide_map: SlideMap, tumor: Booleans | None, limits: tuple[float, float] | None
+    ) -> SlideMeasures:
         normal = [index for index, name in enumerate(self.maps.run.classes) if name in self.normal]
         probability = float(np.clip(1 - slide_map.probabilities[normal].sum(), 0, 1))
         scores = {
@@ -147,7 +146,7 @@ class SlideEvaluator:
         }
         return measure_slide(slide_map, tumor, probability, scores, self.protocol)
 
-    def _tumor_mask(self, slide_map: SlideMap) -> Mask | None:
+    def _tumor_mask(self, slide_map: SlideMap) -> Booleans | None:
         """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
         name, label = slide_map.slide.slide, slide_map.slide.label
         mask = self.truth.tumor(name, slide_map.frame)
@@ -190,7 +189,7 @@ def scaled_map(
 
 def measure_slide(
     slide_map: SlideMap,
-    truth: Mask | None,
+    truth: Booleans | None,
     tumor_probability: float,
     scores: Mapping[Scaling, Floats],
     protocol: LocalizationProtocol,
@@ -227,7 +226,7 @@ def measure_slide(
 
 def _measure_scaled(
     slide_map: SlideMap,
-    truth: Mask | None,
+    truth: Booleans | None,
     overlap: Floats,
     lesions: EvaluationMask | None,
     scores: Floats,

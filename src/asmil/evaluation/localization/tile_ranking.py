@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks.checked_arrays import floats_of
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
-Booleans = npt.NDArray[np.bool_]
 MOST_SCORES = 4096
 """If there are more distinct scores, they are grouped into this many bins of equal size, whose tiles count as ties."""
 ROWS_AT_ONCE = 256
