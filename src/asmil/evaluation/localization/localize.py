@@ -17,8 +17,8 @@ from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
-    SlideEvaluator,
     SlideMeasures,
+    evaluate_maps,
 )
 from asmil.evaluation.localization.tile_maps import TileTruth, Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
@@ -146,8 +146,8 @@ def localize_run(
     normal = normal_labels([*maps.run.classes, *cohort.classes], settings.normal)
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
     truth = _truth(settings, cohort)
-    evaluator = SlideEvaluator(maps, truth, protocol, normal, n_masks)
-    slides, masks, failed = evaluator.evaluate(wanted, progress or (lambda done, total: None))
+    report = progress or (lambda done, total: None)
+    slides, masks, failed = evaluate_maps(maps, wanted, truth, protocol, normal, n_masks, report)
     problems += failed
     if not slides:
         listed = "".join(f"\n  - {line}" for line in [*problems, *truth.notes()])

@@ -88,83 +88,70 @@ class SlideMeasures:
         return self.map.slide.slide
 
 
-@dataclass(frozen=True)
-class SlideEvaluator:
-    """Compare the maps of a run with the truth; an error in one slide does not stop the others.
+def evaluate_maps(
+    maps: EvaluatedMaps,
+    slides: Sequence[Slide],
+    truth: Truth,
+    protocol: LocalizationProtocol,
+    normal: frozenset[str],
+    n_masks: int,
+    progress: Progress,
+) -> tuple[list[SlideMeasures], dict[str, Booleans], list[str]]:
+    """The metrics of the slides, the masks of the first `n_masks` tumor slides, and the errors of slides that failed.
+
+    There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
 
     normal: labels of normal slides
-    n_masks: number of tumor slides whose masks are kept for figures
     """
+    measured: list[SlideMeasures] = []
+    masks: dict[str, Booleans] = {}
+    problems: list[str] = []
+    read: list[SlideMap] = []
+    for done, slide in enumerate(slides, start=1):
+        try:
+            read.append(maps.map_of(slide))
+        except AsmilError as error:
+            problems.append(_describe(slide, error))
+        progress(done, 2 * len(slides))
+    is_attention = maps.kind == "attention"
+    limits = limits_of(read, is_attention) if read and "cohort" in protocol.scalings else None
+    normal_classes = [index for index, name in enumerate(maps.run.classes) if name in normal]
+    for done, slide_map in enumerate(read, start=1):
+        try:
+            tumor = _tumor_mask(slide_map, truth, normal)
+            probability = float(np.clip(1 - slide_map.probabilities[normal_classes].sum(), 0, 1))
+            scores = {
+                scaling: scaled_map(slide_map.heat, scaling, probability, limits, is_attention)
+                for scaling in protocol.scalings
+            }
+            measured.append(measure_slide(slide_map, tumor, probability, scores, protocol))
+            if tumor is not None and len(masks) < n_masks:
+                masks[slide_map.slide.slide] = tumor
+        except AsmilError as error:
+            problems.append(_describe(slide_map.slide, error))
+        progress(len(slides) + done, len(slides) + len(read))
+    return measured, masks, problems
 
-    maps: EvaluatedMaps
-    truth: Truth
-    protocol: LocalizationProtocol
-    normal: frozenset[str]
-    n_masks: int
 
-    def evaluate(
-        self, slides: Sequence[Slide], progress: Progress
-    ) -> tuple[list[SlideMeasures], dict[str, Booleans], list[str]]:
-        """The metrics of the slides, the masks of the first tumor slides, and the errors of slides that failed.
-
-        There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
-        """
-        measured: list[SlideMeasures] = []
-        masks: dict[str, Booleans] = {}
-        problems: list[str] = []
-        read: list[SlideMap] = []
-        for done, slide in enumerate(slides, start=1):
-            try:
-                read.append(self.maps.map_of(slide))
-            except AsmilError as error:
-                problems.append(_describe(slide, error))
-            progress(done, 2 * len(slides))
-        limits = limits_of(read, self._is_attention) if read and "cohort" in self.protocol.scalings else None
-        for done, slide_map in enumerate(read, start=1):
-            try:
-                tumor = self._tumor_mask(slide_map)
-                measured.append(self._measure(slide_map, tumor, limits))
-                if tumor is not None and len(masks) < self.n_masks:
-                    masks[slide_map.slide.slide] = tumor
-            except AsmilError as error:
-                problems.append(_describe(slide_map.slide, error))
-            progress(len(slides) + done, len(slides) + len(read))
-        return measured, masks, problems
-
-    @property
-    def _is_attention(self) -> bool:
-        return self.maps.kind == "attention"
-
-    def _measure(
-        self, slide_map: SlideMap, tumor: Booleans | None, limits: tuple[float, float] | None
-    ) -> SlideMeasures:
-        normal = [index for index, name in enumerate(self.maps.run.classes) if name in self.normal]
-        probability = float(np.clip(1 - slide_map.probabilities[normal].sum(), 0, 1))
-        scores = {
-            scaling: scaled_map(slide_map.heat, scaling, probability, limits, self._is_attention)
-            for scaling in self.protocol.scalings
-        }
-        return measure_slide(slide_map, tumor, probability, scores, self.protocol)
-
-    def _tumor_mask(self, slide_map: SlideMap) -> Booleans | None:
-        """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
-        name, label = slide_map.slide.slide, slide_map.slide.label
-        mask = self.truth.tumor(name, slide_map.frame)
-        if label in self.normal:
-            if mask is not None and mask.any():
-                raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
-            return None
-        if mask is None:
-            raise AsmilError(
-                f"{name}: the label is {label}, but there is no annotation; add one, use --normal {label} if this "
-                "label means normal, or leave the slide out with --skip-list"
-            )
-        if not mask.any():
-            raise AsmilError(
-                f"{name}: the label is {label}, but no tumor is annotated; give the tumor classes with --tumor, "
-                "or leave the slide out with --skip-list"
-            )
-        return mask
+def _tumor_mask(slide_map: SlideMap, truth: Truth, normal: frozenset[str]) -> Booleans | None:
+    """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
+    name, label = slide_map.slide.slide, slide_map.slide.label
+    mask = truth.tumor(name, slide_map.frame)
+    if label in normal:
+        if mask is not None and mask.any():
+            raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
+        return None
+    if mask is None:
+        raise AsmilError(
+            f"{name}: the label is {label}, but there is no annotation; add one, use --normal {label} if this "
+            "label means normal, or leave the slide out with --skip-list"
+        )
+    if not mask.any():
+        raise AsmilError(
+            f"{name}: the label is {label}, but no tumor is annotated; give the tumor classes with --tumor, "
+            "or leave the slide out with --skip-list"
+        )
+    return mask
 
 
 def _describe(slide: Slide, error: AsmilError) -> str:
