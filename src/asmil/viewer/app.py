@@ -207,7 +207,7 @@ class Viewer:
             if not pyramid.has(level, column, row):
                 raise HTTPException(404)
             stored = pyramid.stored(level, column, row)
-            return stored or self._encoded.get_or_make(key, lambda: pyramid.encoded(level, column, row))
+            return stored or self._encoded.get_or_make(key, lambda: encode(pyramid.pixels(level, column, row)))
 
         return self._picture(request, (level, column, row), make)
 
