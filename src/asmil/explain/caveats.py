@@ -34,9 +34,5 @@ class Caveats:
                 write(picture, line, left, top, size, color=color)
                 top += size + LINE_GAP
 
-    def as_dict(self) -> dict[str, list[str]]:
-        """For files that programs read."""
-        return {"alarms": list(self.alarms), "notes": list(self.notes)}
-
 
 NO_CAVEATS = Caveats()

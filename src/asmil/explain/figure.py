@@ -171,7 +171,6 @@ def arrange(
     title: str,
     about: str,
     panels: Sequence[Panel],
-    columns: int | None = None,
     opacity: float = OPACITY,
     caveats: Caveats = NO_CAVEATS,
 ) -> Arrangement:
@@ -181,7 +180,7 @@ def arrange(
     """
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
-    columns = columns or _columns(len(panels), cell_width, height)
+    columns = _columns(len(panels), cell_width, height)
     lines = math.ceil(len(panels) / columns)
     cell_height = PANEL_TITLE + height + LEGEND
     total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP

@@ -64,7 +64,7 @@ def write_tiles(
     marked = " (alarm)" if caveats.alarms else ""
     classes = [_classification(f"{kind} {name}{marked}", color) for name, color in named]
     with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write(f'{{"type":"FeatureCollection","asmil":{json.dumps(caveats.as_dict())},"features":[\n')
+        file.write(f'{{"type":"FeatureCollection","asmil":{json.dumps(vars(caveats))},"features":[\n')
         separator = ""
         for lines in _tile_lines(frame, known, columns, bins, classes, origin):
             file.write(separator + ",\n".join(lines))
@@ -106,12 +106,12 @@ def write_regions(
                     "classification": classification,
                     "measurements": {"tiles": len(inside)}
                     | {name: _short(float(value)) for name, value in measured.items()},
-                    "metadata": {name: " ".join(texts) for name, texts in caveats.as_dict().items() if texts},
+                    "metadata": {name: " ".join(texts) for name, texts in vars(caveats).items() if texts},
                 },
             }
         )
     with replacing(path) as partial:
-        content = {"type": "FeatureCollection", "asmil": caveats.as_dict(), "features": features}
+        content = {"type": "FeatureCollection", "asmil": vars(caveats), "features": features}
         partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
     return len(features)
 
