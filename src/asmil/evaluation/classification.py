@@ -64,7 +64,6 @@ class CalibrationNumbers:
     bins: Reliability
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {"ece": self.ece, "nll": self.nll, "brier": self.brier, **jsonable(self.bins)}
 
 
@@ -90,7 +89,6 @@ class CalibrationSummary:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "bins": len(self.as_predicted.bins.count),
             "as_predicted": self.as_predicted.to_dict(),
@@ -110,7 +108,6 @@ class OperatingSummary:
     metrics: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {**self.point.to_dict(), "metrics": {name: metric.to_dict() for name, metric in self.metrics.items()}}
 
 
@@ -152,7 +149,6 @@ class Evaluation(SlideEvaluation):
 
     @property
     def counted_with(self) -> list[str]:
-        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
         if not self.at_threshold or self.operating is None:
             return super().counted_with
         point = self.operating.point
@@ -176,7 +172,6 @@ class Evaluation(SlideEvaluation):
         return _arrays(self.run, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results, ready for JSON; undefined numbers are None."""
         shared = super().to_dict()
         return {
             **shared,

@@ -87,6 +87,23 @@ class Task(Protocol):
         ...
 
 
+class NamedTask(Task):
+    """What the tasks with a probability for each of K classes or labels share."""
+
+    def selection_score(self, measures: Mapping[str, float | None]) -> float:
+        """Macro-F1 + macro-AUC."""
+        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
+
+    def columns(self, logits: Tensor) -> Columns:
+        """`prob_<name>` for every class or label."""
+        probabilities = self.probabilities(logits)
+        assert probabilities is not None
+        return {f"prob_{name}": probabilities.numpy()[:, i] for i, name in enumerate(self.explained_names)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "classes": list(self.explained_names)}
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number about predictions.

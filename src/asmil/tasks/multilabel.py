@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
+from asmil.tasks.base import Metric, NamedTask, PredictionFormat, Table, TaskKind, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5
 
 
-class MultiLabel(Task):
+class MultiLabel(NamedTask):
     """A sigmoid and a binary cross-entropy for each of K labels."""
 
     kind: TaskKind = "multilabel"
@@ -33,7 +33,6 @@ class MultiLabel(Task):
 
     @property
     def n_outputs(self) -> int:
-        """K."""
         return len(self.labels)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -47,7 +46,6 @@ class MultiLabel(Task):
         return total / known.sum().clamp(min=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """B x K."""
         return torch.sigmoid(logits.double())
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
@@ -59,18 +57,8 @@ class MultiLabel(Task):
             "macro_auc": float(mean_defined(label_auc(targets, probabilities))),
         }
 
-    def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """Macro-F1 + macro-AUC."""
-        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
-
-    def columns(self, logits: Tensor) -> Columns:
-        """`prob_<label>` for every label."""
-        probabilities = np.asarray(self.probabilities(logits).numpy())
-        return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.labels)}
-
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The labels."""
         return self.labels
 
     def explained_first(self, logits: Tensor) -> int:
@@ -84,10 +72,6 @@ class MultiLabel(Task):
     def shown(self, logits: Tensor, name: int) -> Tensor:
         """The probability of a label."""
         return torch.sigmoid(logits[:, name].double())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The labels."""
-        return {"kind": self.kind, "classes": list(self.labels)}
 
 
 def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:

@@ -44,7 +44,6 @@ class Regression(Task):
 
     @property
     def n_outputs(self) -> int:
-        """One."""
         return 1
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -74,20 +73,16 @@ class Regression(Task):
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
     def columns(self, logits: Tensor) -> Columns:
-        """`value`."""
         return {"value": self.values(logits)}
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The value."""
         return ("value",)
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
-        """The value."""
         return logits[:, 0] * self.sd + self.mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Mean, standard deviation and loss."""
         return {"kind": self.kind, "mean": self.mean, "sd": self.sd, "loss": self.loss_kind}
 
 

@@ -158,7 +158,6 @@ class Survival(Task):
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The risk."""
         return ("risk",)
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
@@ -172,7 +171,6 @@ class Survival(Task):
         return risk(of_bins(logits))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for `from_dict`."""
         return {
             "kind": self.kind,
             "loss": self.loss_kind,

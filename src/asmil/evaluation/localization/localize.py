@@ -121,7 +121,6 @@ class Localization:
 
     @property
     def name(self) -> str:
-        """Name of the run folder."""
         return self.path.resolve().name
 
 

@@ -84,7 +84,6 @@ class SlideMeasures:
 
     @property
     def name(self) -> str:
-        """The name of the slide."""
         return self.map.slide.slide
 
 
