@@ -11,8 +11,7 @@ from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import cohort_slides, image_files
-from asmil.explain.attention_finding import attention_finding
-from asmil.explain.caveats import Caveats
+from asmil.explain.caveats import Caveats, attention_finding
 from asmil.explain.color_scale import average_weight, color_scale, natural_scale
 from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, panel_with_legend, tissue_view
 from asmil.explain.run_explainer import RunExplainer

@@ -14,7 +14,7 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
-from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import attention_finding
 from asmil.explain.color_scale import SIGNED_KINDS, SPREAD_KIND, average_weight, percentiles
 from asmil.explain.kinds import titled
 from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide

@@ -51,10 +51,11 @@ class MultiLabel(NamedTask):
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """Loss, macro-F1 at 0.5, and macro-AUC over the labels for which it is defined."""
         probabilities = np.asarray(self.probabilities(logits).numpy())
+        each = (targets, probabilities, np.ones((1, len(targets))))
         return {
             "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
-            "macro_f1": float(mean_defined(label_f1(targets, probabilities))),
-            "macro_auc": float(mean_defined(label_auc(targets, probabilities))),
+            "macro_f1": float(weighted_macro_f1(*each)[0]),
+            "macro_auc": float(weighted_macro_auc(*each)[0]),
         }
 
     @property
@@ -72,16 +73,6 @@ class MultiLabel(NamedTask):
     def shown(self, logits: Tensor, name: int) -> Tensor:
         """The probability of a label."""
         return torch.sigmoid(logits[:, name].double())
-
-
-def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K values of F1 at a probability of 0.5; 0 for a label that neither occurs nor is predicted."""
-    return np.asarray(_each_f1(targets, probabilities, np.ones((1, len(targets))))[0])
-
-
-def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K AUCs; nan for a label that all slides have, or none."""
-    return np.asarray(_each_label(weighted.label_auc, targets, probabilities, np.ones((1, len(targets))))[0])
 
 
 def label_format(labels: tuple[str, ...]) -> PredictionFormat:

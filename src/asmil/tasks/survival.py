@@ -17,12 +17,7 @@ from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
 from asmil.tasks.checked_arrays import checked_outcomes
 from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
-from asmil.tasks.survival_curves import (
-    mean_survival_time,
-    risk,
-    survival_from_hazards,
-    survival_from_incidence,
-)
+from asmil.tasks.survival_curves import mean_survival_time, risk, survival_from_hazards, survival_from_incidence
 from asmil.tasks.survival_losses import cox_nll, hazard_nll, incidence_nll
 
 SurvivalLoss = Literal["incidence", "hazard", "cox"]

@@ -25,14 +25,7 @@ from asmil.evaluation.comparison.findings import (
     RunScores,
     SeedTests,
 )
-from asmil.evaluation.comparison.pairing import (
-    ComparedRun,
-    PairedPredictions,
-    Rows,
-    open_runs,
-    pair_runs,
-    pairs_of,
-)
+from asmil.evaluation.comparison.pairing import ComparedRun, PairedPredictions, Rows, open_runs, pair_runs, pairs_of
 from asmil.evaluation.run_alarms import alarms_given
 from asmil.evaluation.run_evaluation import Request, Role
 from asmil.evaluation.slide_evaluation import few_per_class

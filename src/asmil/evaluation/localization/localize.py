@@ -15,11 +15,7 @@ from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
-from asmil.evaluation.localization.slide_evaluator import (
-    LocalizationProtocol,
-    SlideMeasures,
-    evaluate_maps,
-)
+from asmil.evaluation.localization.slide_evaluator import LocalizationProtocol, SlideMeasures, evaluate_maps
 from asmil.evaluation.localization.tile_maps import TileTruth, Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
 from asmil.evaluation.run_alarms import alarms_of_run
