@@ -10,21 +10,13 @@ import numpy as np
 from asmil.cohort.manifest import Slide
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
+from asmil.evaluation.localization import tile_maps
 from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps, SlideMap
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
 from asmil.evaluation.localization.points import Conversion, points_from_tiles
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
-from asmil.evaluation.localization.tile_maps import (
-    Truth,
-    all_tumor_tiles_positive,
-    dice,
-    highest_specificity,
-    regions_found,
-    specificity,
-    tile_mask,
-    tile_overlap,
-)
+from asmil.evaluation.localization.tile_maps import Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.reporting.estimate import NAN
 from asmil.tables.arrays import Booleans, Floats
@@ -186,7 +178,7 @@ def measure_slide(
     overlap = (
         np.zeros(len(frame.coords))
         if truth is None
-        else tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
+        else tile_maps.tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
     )
     tumor = overlap > 0
     ranking = rank_tiles([tumor], [slide_map.heat]).mean
@@ -200,12 +192,12 @@ def measure_slide(
         tumor_probability=tumor_probability,
         tumor=tumor,
         tumor_mm2=0.0 if truth is None else float(truth.sum()) * (frame.um_per_pixel / 1000) ** 2,
-        n_regions=0 if truth is None else len(regions_found(truth, truth)),
+        n_regions=0 if truth is None else len(tile_maps.regions_found(truth, truth)),
         n_lesions=0 if lesions is None else lesions.n_lesions,
         n_itc=0 if lesions is None else len(lesions.itc),
         tile_auc=ranking.auc,
         tile_ap=ranking.ap,
-        best_specificity=highest_specificity(len(tumor)) if truth is None else NAN,
+        best_specificity=tile_maps.highest_specificity(len(tumor)) if truth is None else NAN,
         scaled=scaled,
     )
 
@@ -228,13 +220,13 @@ def _measure_scaled(
     positive = scores >= threshold
     measures = ScaledMeasures(scores, int(positive.sum()), len(points), hits)
     if truth is None:
-        return replace(measures, specificity=specificity(scores, threshold))
-    predicted = tile_mask(frame.coords, positive, frame.tile_px, truth.shape, frame.downsample)
-    found_regions = regions_found(truth, predicted)
+        return replace(measures, specificity=tile_maps.specificity(scores, threshold))
+    predicted = tile_maps.tile_mask(frame.coords, positive, frame.tile_px, truth.shape, frame.downsample)
+    found_regions = tile_maps.regions_found(truth, predicted)
     return replace(
         measures,
-        dice=dice(predicted, truth),
+        dice=tile_maps.dice(predicted, truth),
         regions_found=float(found_regions.sum()),
         without_missed_region=float(found_regions.all()),
-        without_missed_tile=float(all_tumor_tiles_positive(overlap, positive)),
+        without_missed_tile=float(tile_maps.all_tumor_tiles_positive(overlap, positive)),
     )
