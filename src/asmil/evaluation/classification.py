@@ -15,7 +15,7 @@ from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, ro
 from asmil.evaluation.run_evaluation import Request
 from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, few_per_class, measure_rows
 from asmil.reporting import Estimate, jsonable
-from asmil.reporting.formats import format_count, format_number, format_share
+from asmil.reporting.formats import ROUNDED, format_count, format_number, format_share
 from asmil.runs.operating_point import OperatingPoint
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
@@ -50,8 +50,6 @@ better unless the model is far off (docs/evaluation.md)."""
 
 
 CALIBRATION_TITLES = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
-ROUNDED = 5e-4
-"""Numbers that differ by less look the same in a report."""
 
 
 @dataclass(frozen=True)

@@ -149,22 +149,16 @@ def map_panels(
     return panels
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """A figure, and the boxes of its pictures and color bars; everything else is text."""
-
-    pixels: Pixels
-    pictures: tuple[Box, ...]
-
-
 def arrange(
     title: str,
     about: str,
     panels: Sequence[Panel],
     opacity: float = OPACITY,
     caveats: Caveats = NO_CAVEATS,
-) -> Arrangement:
+) -> tuple[Pixels, list[Box]]:
     """Panels of one size in rows under a title, each with its own title above it and its legend below.
+
+    Also returns the boxes of the pictures and color bars; everything else is text.
 
     caveats: written below the title
     """
@@ -194,7 +188,7 @@ def arrange(
         if panel.scale is not None:
             below = top + PANEL_TITLE + height + 8
             pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity))
-    return Arrangement(figure, tuple(pictures))
+    return figure, pictures
 
 
 def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
