@@ -229,11 +229,7 @@ class FlippingPlan:
         of_run = run_contents([self.run])
         if self.truth is not None:
             of_run["tile truth"] = file_content(self.truth)
-
-        def of_unit(unit: Unit) -> MadeFrom:
-            return MadeFrom(settings, {**of_run, **slide_contents(unit.slides[0], unit.slides)})
-
-        return of_unit
+        return lambda unit: MadeFrom(settings, {**of_run, **slide_contents(unit.slides[0], unit.slides)})
 
 
 def _flip_slides(

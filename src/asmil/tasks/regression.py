@@ -16,7 +16,7 @@ from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
 from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth
+from asmil.tasks.base import Columns, Metric, MetricFunction, PredictionFormat, Table, Task, TaskKind, Truth
 
 
 class Regression(Task):
@@ -116,9 +116,9 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         target_columns=lambda targets: {"target": targets},
         problems=problems,
         metrics=(
-            Metric("mae", "MAE", _absolute_error, larger_is_better=False, scale=None),
+            Metric("mae", "MAE", _of_value(weighted.absolute_error), larger_is_better=False, scale=None),
             Metric("rmse", "RMSE", larger_is_better=False, scale=None),
-            Metric("r2", "R²", _r_squared, scale=None),
+            Metric("r2", "R²", _of_value(weighted.r_squared), scale=None),
             Metric("pearson", "Pearson", scale=None, in_terminal=False),
             Metric("spearman", "Spearman", scale=None),
         ),
@@ -146,9 +146,6 @@ def measure_values(target: Truth, value: Floats, weights: Floats) -> dict[str, F
     }
 
 
-def _absolute_error(target: Truth, value: Floats, weights: Floats) -> Floats:
-    return weighted.absolute_error(target, value[:, 0], weights)
-
-
-def _r_squared(target: Truth, value: Floats, weights: Floats) -> Floats:
-    return weighted.r_squared(target, value[:, 0], weights)
+def _of_value(function: MetricFunction) -> MetricFunction:
+    """A metric of n values, for n x 1 predictions."""
+    return lambda target, value, weights: function(target, value[:, 0], weights)
