@@ -108,7 +108,7 @@ class NamedTask(Task):
 class Metric:
     """A number about predictions.
 
-    compared: whether `asmil compare` uses this metric, by means of `function`
+    function: by which `asmil compare` compares runs; None: they are not compared by this metric
     joins_folds: whether predictions of the models of several folds may be ranked together
     paired_test: the test that compares the seed ensembles of two runs, if there is one
     scale: the range on which reports draw the metric; None if it has none
@@ -128,11 +128,6 @@ class Metric:
     in_terminal: bool = True
     mean_of: str = ""
     edge: Literal["all", "class", "rest", "called", "f1", "auc"] | None = None
-
-    @property
-    def compared(self) -> bool:
-        """Whether runs are compared by this metric."""
-        return self.function is not None
 
 
 @dataclass(frozen=True)
@@ -215,7 +210,7 @@ class PredictionFormat:
     @property
     def compared(self) -> tuple[Metric, ...]:
         """The metrics by which runs are compared."""
-        return tuple(metric for metric in self.metrics if metric.compared)
+        return tuple(metric for metric in self.metrics if metric.function is not None)
 
 
 def numbers(table: Table, columns: tuple[str, ...]) -> Floats:
