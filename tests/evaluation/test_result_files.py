@@ -17,7 +17,7 @@ def test_files_of_this_and_of_earlier_versions_are_read(tmp_path, word):
     results, problems = attention_results(tmp_path)
     assert [title for _, _, title, _, _ in results] == ["effective share", "late JSD", "FROC", "Dice", "tile AUC"]
     assert not problems
-    assert results[-1][-1] == read_localization(tmp_path).metrics.tile_auc
+    assert results[-1][-1] == read_localization(tmp_path).tile_auc
     assert results[-1][-1].estimate.interval.is_defined
 
 

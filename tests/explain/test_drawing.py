@@ -160,12 +160,12 @@ def test_a_figure_with_annotations_and_the_contact_sheet():
     panels = map_panels(frame, view, [shown], [scale], shapes)
     assert len(panels) == 3
     assert (draw_contours(view.pixels, view, shapes) != view.pixels).any()
-    figure = arrange("slide-1", "about", panels)
-    assert figure.pixels.shape[1] > 3 * 300
-    shown_at = boxes_of(boxes_text(figure.pictures))
+    figure, pictures = arrange("slide-1", "about", panels)
+    assert figure.shape[1] > 3 * 300
+    shown_at = boxes_of(boxes_text(pictures))
     assert [box.height for box in shown_at].count(view.height) == 3
-    assert (figure.pixels[shown_at[0].pixels] == panels[0].pixels).all()
-    drawn = on_any_ground(figure.pixels, shown_at)
+    assert (figure[shown_at[0].pixels] == panels[0].pixels).all()
+    drawn = on_any_ground(figure, shown_at)
     assert all((drawn[box.pixels][..., 3] == 255).all() for box in shown_at)
     assert (drawn[..., 3] == 0).any(), "paper is left out"
     sheet = contact_sheet(frame, image, shown, scale, "about", 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asmil.explain.flipping import SHARES, area_between, at_shares, flip, removed_counts
+from asmil.explain.flipping import area_between, flip, removed_counts
 
 
 def sum_of(weights):
@@ -45,4 +45,3 @@ def test_by_hand():
     assert removed_counts(2) == [0, 1]
     assert removed_counts(1000)[-1] == 950
     assert np.isnan(area_between(np.zeros(1), np.ones(1), np.ones(1)))
-    assert at_shares(np.array([0.0, 0.5]), np.array([1.0, 0.0])).shape == (len(SHARES),)

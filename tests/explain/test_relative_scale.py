@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asmil import AsmilError
-from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import attention_finding
 from asmil.explain.color_scale import (
     RELATIVE_TICKS,
     average_weight,

@@ -12,7 +12,11 @@ from sklearn import metrics as sk
 from asmil.errors import AsmilError
 from asmil.files import write_json
 from asmil.runs.task import read_task
-from asmil.tasks.multilabel import MultiLabel, label_auc, label_f1, label_words, measure_labels
+from asmil.tasks.multilabel import MultiLabel, label_words, measure_labels
+
+
+def of_labels(name: str, targets: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    return measure_labels(targets, probabilities, np.ones((1, len(targets))))[name][0]
 
 
 @settings(max_examples=30)
@@ -24,11 +28,11 @@ def test_measures_equal_those_of_scikit_learn(n, k, seed):
     task = MultiLabel([f"label {i}" for i in range(k)])
     probabilities = task.probabilities(logits).numpy()
     measures = task.measure(targets, logits)
-    assert label_f1(targets, probabilities) == pytest.approx(
+    assert of_labels("f1", targets, probabilities) == pytest.approx(
         sk.f1_score(targets, probabilities >= 0.5, average=None if k > 1 else "binary", zero_division=0)
     )
     each = [sk.roc_auc_score(targets[:, i], probabilities[:, i]) for i in range(k)]
-    assert label_auc(targets, probabilities) == pytest.approx(each)
+    assert of_labels("auc", targets, probabilities) == pytest.approx(each)
     assert measures["macro_auc"] == pytest.approx(np.mean(each))
     losses = [sk.log_loss(targets[:, i], probabilities[:, i]) for i in range(k)]
     assert measures["loss"] == pytest.approx(np.mean(losses))
@@ -40,8 +44,8 @@ def test_labels_that_all_or_none_have_count_only_where_they_can():
     logits = torch.tensor([[2.0, -2.0, 1.0], [1.0, -1.0, -1.0]])
     task = MultiLabel(["always", "never", "sometimes"])
     probabilities = task.probabilities(logits).numpy()
-    assert np.isnan(label_auc(targets, probabilities)).tolist() == [True, True, False]
-    assert label_f1(targets, probabilities).tolist() == [1, 0, 1]
+    assert np.isnan(of_labels("auc", targets, probabilities)).tolist() == [True, True, False]
+    assert of_labels("f1", targets, probabilities).tolist() == [1, 0, 1]
     measures = task.measure(targets, logits)
     assert measures["macro_auc"] == 1
     assert task.selection_score({"macro_f1": 0.5, "macro_auc": None}) == 0.5
@@ -104,7 +108,7 @@ def test_unknown_labels_count_nowhere(n, k, seed):
 def test_a_label_that_is_unknown_everywhere_is_undefined():
     targets = np.array([[1, np.nan], [0, np.nan]])
     probabilities = np.array([[0.9, 0.9], [0.1, 0.2]])
-    assert np.isnan(label_auc(targets, probabilities)).tolist() == [False, True]
-    assert np.isnan(label_f1(targets, probabilities)).tolist() == [False, True]
+    assert np.isnan(of_labels("auc", targets, probabilities)).tolist() == [False, True]
+    assert np.isnan(of_labels("f1", targets, probabilities)).tolist() == [False, True]
     assert "1 of 1" not in label_words(targets, probabilities)
     assert label_words(targets, probabilities) == label_words(targets[:, :1], probabilities[:, :1])

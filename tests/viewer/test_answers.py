@@ -8,7 +8,7 @@ import numpy as np
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.evaluation.run_alarms import alarms_of_run
-from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import attention_finding
 from asmil.explain.color_scale import average_weight, natural_scale
 from asmil.slides.opening import open_slide
 from asmil.viewer.collection import Places

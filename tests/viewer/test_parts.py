@@ -15,7 +15,7 @@ from asmil.slides.opening import open_slide
 from asmil.slides.tiff_image import whole_jpeg
 from asmil.viewer.open_slides import OpenSlides
 from asmil.viewer.packing import pack
-from asmil.viewer.pyramid import TilePyramid, served_levels
+from asmil.viewer.pyramid import TilePyramid, encode, served_levels
 from asmil.viewer.tile_values import linear_bytes, percentile_bytes
 from packed import unpack
 from shared_data import SHARED_DATA
@@ -94,7 +94,7 @@ def test_a_slide_of_one_level_gets_coarser_ones():
 def test_a_tiny_slide_has_one_level():
     (level,) = served_levels(ArraySlide(drawn_slide(0, 3, 2)))
     assert (level.across, level.down) == (1, 1)
-    assert decoded(TilePyramid(ArraySlide(drawn_slide(0, 3, 2))).encoded(0, 0, 0)).shape == (2, 3, 3)
+    assert decoded(encode(TilePyramid(ArraySlide(drawn_slide(0, 3, 2))).pixels(0, 0, 0))).shape == (2, 3, 3)
 
 
 class Closable(ArraySlide):

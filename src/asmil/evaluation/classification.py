@@ -15,7 +15,7 @@ from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, ro
 from asmil.evaluation.run_evaluation import Request
 from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, few_per_class, measure_rows
 from asmil.reporting import Estimate, jsonable
-from asmil.reporting.formats import format_count, format_number, format_share
+from asmil.reporting.formats import ROUNDED, format_count, format_number, format_share
 from asmil.runs.operating_point import OperatingPoint
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
@@ -50,8 +50,6 @@ better unless the model is far off (docs/evaluation.md)."""
 
 
 CALIBRATION_TITLES = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
-ROUNDED = 5e-4
-"""Numbers that differ by less look the same in a report."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ class CalibrationNumbers:
     bins: Reliability
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {"ece": self.ece, "nll": self.nll, "brier": self.brier, **jsonable(self.bins)}
 
 
@@ -90,7 +87,6 @@ class CalibrationSummary:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "bins": len(self.as_predicted.bins.count),
             "as_predicted": self.as_predicted.to_dict(),
@@ -110,7 +106,6 @@ class OperatingSummary:
     metrics: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {**self.point.to_dict(), "metrics": {name: metric.to_dict() for name, metric in self.metrics.items()}}
 
 
@@ -152,7 +147,6 @@ class Evaluation(SlideEvaluation):
 
     @property
     def counted_with(self) -> list[str]:
-        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
         if not self.at_threshold or self.operating is None:
             return super().counted_with
         point = self.operating.point
@@ -176,7 +170,6 @@ class Evaluation(SlideEvaluation):
         return _arrays(self.run, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results, ready for JSON; undefined numbers are None."""
         shared = super().to_dict()
         return {
             **shared,

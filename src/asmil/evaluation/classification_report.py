@@ -8,13 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from asmil.evaluation.classification import (
-    CALIBRATION_TITLES,
-    OPERATING_METRICS,
-    Evaluation,
-    range_of,
-    rule_in_words,
-)
+from asmil.evaluation.classification import CALIBRATION_TITLES, OPERATING_METRICS, Evaluation, range_of, rule_in_words
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
 from asmil.evaluation.slide_report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
-from asmil.tables.arrays import AnyFloats
+from asmil.tables.arrays import AnyFloats, Booleans, Floats
 from asmil.tasks.metrics import precision_recall_points, roc_points
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 RATE_GRID = np.linspace(0, 1, 201)
 BAND = (2.5, 97.5)
-Mask = npt.NDArray[np.bool_]
-Replicate = tuple[Mask, AnyFloats]
+Replicate = tuple[Booleans, AnyFloats]
 """Which slides are positive, and their scores."""
 
 
@@ -32,9 +30,9 @@ class CurveKind:
     y: str
     metric: str
     area: str
-    area_of: Callable[[Mask, npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+    area_of: Callable[[Booleans, Floats, Floats], Floats]
     legend: Literal["lower left", "lower right"]
-    points: Callable[[Mask, AnyFloats, AnyFloats | None], tuple[AnyFloats, AnyFloats]]
+    points: Callable[[Booleans, AnyFloats, AnyFloats | None], tuple[AnyFloats, AnyFloats]]
     on_grid: Callable[[AnyFloats, AnyFloats], AnyFloats]
     needs_negatives: bool
 
@@ -93,9 +91,9 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
 
 def run_curves(
     kind: CurveKind,
-    present: Mask,
-    known: Mask,
-    runs: Mapping[str, npt.NDArray[np.float64]],
+    present: Booleans,
+    known: Booleans,
+    runs: Mapping[str, Floats],
     weights: AnyFloats,
     labels: Sequence[int],
 ) -> str | None:
@@ -128,7 +126,7 @@ def run_curves(
         return _finished(figure, axes, kind)
 
 
-def _has_curve(kind: CurveKind, positive: Mask) -> bool:
+def _has_curve(kind: CurveKind, positive: Booleans) -> bool:
     return bool(positive.any() and not (kind.needs_negatives and positive.all()))
 
 

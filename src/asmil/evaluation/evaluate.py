@@ -90,8 +90,8 @@ def evaluator_of(kind: TaskKind) -> TaskEvaluator:
         # each row of a survival run is a patient, so both units mean the same
         return TaskEvaluator(evaluate, survival_blocks, survival_reading, both)
     from asmil.evaluation.slide_evaluation import evaluate_slides
-    from asmil.evaluation.slide_report import label_blocks, label_reading, value_blocks, value_reading
+    from asmil.evaluation.slide_report import LABEL_READING, VALUE_READING, label_blocks, value_blocks
 
     if kind == "regression":
-        return TaskEvaluator(evaluate_slides, value_blocks, value_reading)
-    return TaskEvaluator(evaluate_slides, label_blocks, label_reading)
+        return TaskEvaluator(evaluate_slides, value_blocks, lambda evaluations: VALUE_READING)
+    return TaskEvaluator(evaluate_slides, label_blocks, lambda evaluations: LABEL_READING)

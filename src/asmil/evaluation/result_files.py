@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
 from asmil.errors import AsmilError
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.settings.documents import read_json
 
-METRICS = Field(validation_alias=AliasChoices("metrics", "measures"))
 Content = TypeVar("Content")
 AttentionResult = tuple[str, str, str, str, "Number"]
 """A number about attention: its page, the command that wrote it, title, meaning, value."""
@@ -44,39 +43,25 @@ class EvaluationFile(BaseModel):
     patients: int = 0
 
 
-class _StabilityMetrics(BaseModel):
-    effective_share: Number
-    jsd_late: Number
+def _at(*path: str) -> Any:
+    """A field that is stored at this path."""
+    old = ("measures" if name == "metrics" else name for name in path)
+    return Field(validation_alias=AliasChoices(AliasPath(*path), AliasPath(*old)))
 
 
 class StabilityFile(BaseModel):
     """One run of `stability.json` of `asmil stability`."""
 
-    metrics: _StabilityMetrics = METRICS
-
-
-class _ScaledMetrics(BaseModel):
-    froc: Number
-    dice: Number
-
-
-class _Scaling(BaseModel):
-    metrics: _ScaledMetrics = METRICS
-
-
-class _Scalings(BaseModel):
-    minmax: _Scaling
-
-
-class _UnscaledMetrics(BaseModel):
-    tile_auc: Number
+    effective_share: Number = _at("metrics", "effective_share")
+    jsd_late: Number = _at("metrics", "jsd_late")
 
 
 class LocalizationFile(BaseModel):
-    """`localization.json` of `asmil localize`."""
+    """`localization.json` of `asmil localize`; FROC and Dice of maps that are scaled from 0 to 1."""
 
-    metrics: _UnscaledMetrics = METRICS
-    scalings: _Scalings
+    tile_auc: Number = _at("metrics", "tile_auc")
+    froc: Number = _at("scalings", "minmax", "metrics", "froc")
+    dice: Number = _at("scalings", "minmax", "metrics", "dice")
 
 
 class _MapFaithfulness(BaseModel):
@@ -114,15 +99,14 @@ def _stability(run: Path) -> Iterator[AttentionResult]:
     runs = read_result(run / "stability.json", list[StabilityFile], "asmil stability")
     for summary in (runs or [])[:1]:
         source = ("stability.html", "asmil stability")
-        yield *source, "effective share", "1: attention is flat", summary.metrics.effective_share
-        yield *source, "late JSD", "movement at the end of training, nats", summary.metrics.jsd_late
+        yield *source, "effective share", "1: attention is flat", summary.effective_share
+        yield *source, "late JSD", "movement at the end of training, nats", summary.jsd_late
 
 
 def _localization(run: Path) -> Iterator[AttentionResult]:
     content = read_localization(run)
     if content is not None:
-        scaled = content.scalings.minmax.metrics
-        for title, number in {"FROC": scaled.froc, "Dice": scaled.dice, "tile AUC": content.metrics.tile_auc}.items():
+        for title, number in {"FROC": content.froc, "Dice": content.dice, "tile AUC": content.tile_auc}.items():
             yield "localization/localization.html", "asmil localize", title, "compared with annotations", number
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
 from asmil.runs.run import Run
+from asmil.tables.arrays import Floats
+from asmil.tasks.base import PredictionFormat, Truth
 
 
 def rows_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
@@ -46,6 +49,13 @@ def trainings_of(rows: pd.DataFrame) -> dict[tuple[int, int], pd.DataFrame]:
     """The rows of every training, by (fold, seed)."""
     groups = rows.groupby(["fold", "seed"], sort=True)
     return {(int(part["fold"].iloc[0]), int(part["seed"].iloc[0])): part for _, part in groups}
+
+
+def by_slide(task: PredictionFormat, rows: pd.DataFrame) -> tuple[list[str], Truth, Floats]:
+    """Slide names, their truth, and their predictions averaged over trainings (n x C)."""
+    first = rows.drop_duplicates("slide").sort_values("slide")
+    means = rows.groupby("slide", sort=True)[list(task.prediction_columns)].mean()
+    return first["slide"].astype(str).tolist(), task.truth(first), means.to_numpy(dtype=np.float64)
 
 
 def folds_are_disjoint(rows: pd.DataFrame) -> bool:

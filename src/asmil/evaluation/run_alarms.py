@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from asmil.errors import AsmilError
-from asmil.evaluation.rows import part_of
+from asmil.evaluation.rows import by_slide, part_of
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.evaluation.stability.analysis import read_stability
 from asmil.runs.bundle import is_bundle, read_bundle_file
@@ -65,11 +63,7 @@ def _of_predictions(run: Path) -> tuple[Alarm, ...]:
     except AsmilError:
         return ()
     rows = next((rows for role in ("test", "val") if len(rows := part_of(finished, role))), None)
-    if rows is None:
-        return ()
-    first = rows.drop_duplicates("slide").sort_values("slide")
-    means = rows.groupby("slide", sort=True)[list(finished.format.prediction_columns)].mean()
-    return _same_prediction(finished.format, finished.format.truth(first), means.to_numpy(dtype=np.float64))
+    return () if rows is None else _same_prediction(finished.format, *by_slide(finished.format, rows)[1:])
 
 
 def _same_prediction(

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.rows import by_slide
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.reporting import Estimate, jsonable
 from asmil.reporting.formats import format_count
@@ -138,10 +138,7 @@ class RunEvaluation(Displayed):
     @cached_property
     def by_slide(self) -> tuple[list[str], Truth, Floats]:
         """Slide names, their truth, and their predictions averaged over trainings (n x C)."""
-        task = self.run.format
-        first = self.rows.drop_duplicates("slide").sort_values("slide")
-        means = self.rows.groupby("slide", sort=True)[list(task.prediction_columns)].mean()
-        return first["slide"].astype(str).tolist(), task.truth(first), means.to_numpy(dtype=np.float64)
+        return by_slide(self.run.format, self.rows)
 
     @property
     def decided(self) -> Floats:

@@ -55,12 +55,10 @@ class SlideEvaluation(RunEvaluation):
 
     @property
     def unit_name(self) -> UnitKind:
-        """What each prediction is about: a slide, or a patient."""
         return "patient" if self.unit == "patient" else super().unit_name
 
     @property
     def sizes(self) -> str:
-        """How many slides and patients were evaluated, as text."""
         joined = self.unit == "patient" and self.run.settings.data.unit != "patient"
         return super().sizes + " (mean prediction of each patient's slides)" * joined
 
@@ -74,7 +72,6 @@ class SlideEvaluation(RunEvaluation):
 
     @property
     def counted_with(self) -> list[str]:
-        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
         if not self.run.format.are_probabilities or len(self.rows) == self.n_slides:
             return []
         over = f"{self.n_seeds} seeds" if self.folds_joined else "the trainings that tested it"
@@ -91,7 +88,6 @@ class SlideEvaluation(RunEvaluation):
         return self.run.format.part_name or "label"
 
     def to_dict(self) -> dict[str, Any]:
-        """All results, ready for JSON; undefined numbers are None."""
         return {
             **super().to_dict(),
             "folds_joined": self.folds_joined,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from asmil.evaluation.slide_evaluation import SlideEvaluation
@@ -18,7 +16,19 @@ SLIDE_READING = (
     "If all resamples agree, as for an AUC of 1, the interval depends on the number of patients only: exact for "
     "shares, Newcombe's for an AUC. Other metrics read `too few to say`.",
 )
-"""How to read the numbers of runs that predict slides."""
+"""How to read the numbers of runs that predict slides; then what values and labels add to it."""
+VALUE_READING = (
+    *SLIDE_READING,
+    "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a model "
+    "that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman correlations "
+    "do not change if predictions are shifted or scaled.",
+)
+LABEL_READING = (
+    *SLIDE_READING,
+    "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
+    "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip labels whose "
+    "AUC or average precision is undefined; an F1 with a zero denominator is 0.",
+)
 
 
 def parts_table(evaluation: SlideEvaluation, column: str, caption: str) -> Table:
@@ -43,16 +53,6 @@ def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
     return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
 
 
-def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
-    """How to read the numbers."""
-    return [
-        *SLIDE_READING,
-        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a "
-        "model that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman "
-        "correlations do not change if predictions are shifted or scaled.",
-    ]
-
-
 def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """The labels of one run."""
     table = parts_table(
@@ -61,16 +61,6 @@ def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
         f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
     )
     return [Heading("Labels"), table]
-
-
-def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
-    """How to read the numbers."""
-    return [
-        *SLIDE_READING,
-        "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
-        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip "
-        "labels whose AUC or average precision is undefined; an F1 with a zero denominator is 0.",
-    ]
 
 
 def scatter_figure(evaluation: SlideEvaluation) -> str:

@@ -201,7 +201,7 @@ def _summary(run: Path) -> RunSummary | None:
         value=headline.value,
         low=headline.low,
         high=headline.high,
-        tile_auc=localized.metrics.tile_auc.value if localized else None,
+        tile_auc=localized.tile_auc.value if localized else None,
         alarms=tuple(alarm.name for alarm in alarms_of_run(run)),
         patients=evaluated.patients,
     )

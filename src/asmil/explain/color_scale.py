@@ -22,9 +22,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.settings import HeatmapSettings, ScaleKind
 from asmil.explain.tile_map import TileMap
 from asmil.reporting.formats import format_alike, format_significant
-from asmil.tables.arrays import Floats
-
-Codes = npt.NDArray[np.uint8]
+from asmil.tables.arrays import Bytes, Floats
 
 ONE_SIGN = ("viridis", "magma", "inferno", "cividis")
 BOTH_SIGNS = ("PuOr_r", "RdBu_r")
@@ -90,7 +88,7 @@ class ColorScale:
         assert self.average is not None, "only weights have an average"
         return np.asarray(values, dtype=np.float64) / self.average
 
-    def colors(self, values: npt.ArrayLike) -> Codes:
+    def colors(self, values: npt.ArrayLike) -> Bytes:
         """N x 3, RGB; nan is black and is never drawn."""
         codes = np.rint(np.nan_to_num(self.positions(values)) * 255).astype(np.uint8)
         return lookup_table(self.color_map)[codes]
@@ -269,7 +267,7 @@ def percentiles(values: npt.ArrayLike, among: Floats) -> Floats:
 
 
 @cache
-def lookup_table(color_map: str) -> Codes:
+def lookup_table(color_map: str) -> Bytes:
     """256 x 3, RGB."""
     import matplotlib
 

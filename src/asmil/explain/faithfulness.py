@@ -21,8 +21,7 @@ from asmil.cohort.units import Unit, units_of
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.errors import AsmilError, did_you_mean
-from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
-from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
+from asmil.explain.flipping import SHARES, Ask, FlippedSlide, Flipping, flip, read_flipped
 from asmil.explain.ingredients import keeps, run_contents, slide_contents
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
@@ -141,10 +140,9 @@ def faithfulness_run(
     kinds, missing = _kinds(explainer, settings)
     units = _units(explainer, settings)
     truth = _truth_table(explainer, settings)
-    kept = None if keep is None else FlippedSlides(keep.absolute())
     if keep is not None:
         remove_abandoned(keep)
-    plan = FlippingPlan(explainer.run.path, settings, tuple(kinds), truth, kept)
+    plan = FlippingPlan(explainer.run.path, settings, tuple(kinds), truth, keep and keep.absolute())
     stored = plan.stored(units, done_before or DoneBefore())
     flipped, problems = _flip_slides(units, stored, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
@@ -178,14 +176,14 @@ def faithfulness_run(
 class FlippingPlan:
     """Everything that a worker needs to flip the tiles of slides.
 
-    truth: the table of the tumor tiles, if there is one; kept: where finished slides are stored
+    truth: the table of the tumor tiles, if there is one; kept: the folder of finished slides, one JSON file each
     """
 
     run: Path
     settings: FaithfulnessSettings
     kinds: tuple[str, ...]
     truth: Path | None
-    kept: FlippedSlides | None
+    kept: Path | None
 
     def __call__(self, worker: Place) -> Callable[[Unit], FlippedSlide]:
         device = worker.device if self.settings.device == "auto" else self.settings.device
@@ -201,8 +199,8 @@ class FlippingPlan:
         def flip_slide(unit: Unit) -> FlippedSlide:
             record = None if self.kept is None else made_from(unit).record()
             flipped = _flip_slide(explainer, unit, self.kinds, self.settings, truth)
-            if self.kept is not None and record is not None:
-                self.kept.write(flipped, record)
+            if self.kept is not None:
+                replace(flipped, made_from=record).write(self.kept)
             return flipped
 
         return flip_slide
@@ -213,10 +211,10 @@ class FlippingPlan:
             return {}
         finished, made_from = {}, self.made_from()
         for unit in units:
-            stored = self.kept.read(unit.name)
-            if stored is not None and keeps(done, unit.name, stored[1], partial(made_from, unit)):
-                finished[unit.name] = stored[0]
-        done.refuse(self.kept.folder)
+            stored = read_flipped(self.kept, unit.name)
+            if stored is not None and keeps(done, unit.name, stored.made_from, partial(made_from, unit)):
+                finished[unit.name] = stored
+        done.refuse(self.kept)
         return finished
 
     def made_from(self) -> Callable[[Unit], MadeFrom]:
@@ -231,11 +229,7 @@ class FlippingPlan:
         of_run = run_contents([self.run])
         if self.truth is not None:
             of_run["tile truth"] = file_content(self.truth)
-
-        def of_unit(unit: Unit) -> MadeFrom:
-            return MadeFrom(settings, {**of_run, **slide_contents(unit.slides[0], unit.slides)})
-
-        return of_unit
+        return lambda unit: MadeFrom(settings, {**of_run, **slide_contents(unit.slides[0], unit.slides)})
 
 
 def _flip_slides(
@@ -397,13 +391,13 @@ def _areas(flipped: Sequence[FlippedSlide], name: str, shown: bool) -> Floats:
 
 
 def _mean_curves(flipped: Sequence[FlippedSlide], name: str) -> tuple[Floats, Floats]:
-    """Most and least relevant first, as shown to readers, at `SHARES`."""
+    """Most and least relevant first, as shown to readers, at `SHARES`, since slides have different numbers of tiles."""
     if name == RANDOM:
         flippings = [flipping for slide in flipped for flipping in slide.random]
     else:
         flippings = [slide.orders[name] for slide in flipped if name in slide.orders]
-    most = [at_shares(flipping.removed, flipping.most_first_shown, SHARES) for flipping in flippings]
-    least = [at_shares(flipping.removed, flipping.least_first_shown, SHARES) for flipping in flippings]
+    most = [np.interp(SHARES, flipping.removed, flipping.most_first_shown) for flipping in flippings]
+    least = [np.interp(SHARES, flipping.removed, flipping.least_first_shown) for flipping in flippings]
     return np.mean(most, axis=0), np.mean(least, axis=0)
 
 

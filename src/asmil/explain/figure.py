@@ -15,18 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from shapely import MultiPolygon, get_coordinates, get_parts, get_rings
 
-from asmil.explain.canvas import (
-    INK,
-    PAPER,
-    SOFT_INK,
-    Box,
-    draw_scale_bar,
-    on_any_ground,
-    shortened,
-    text_width,
-    wrapped,
-    write,
-)
+from asmil.explain import canvas
+from asmil.explain.canvas import Box, write
 from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table
 from asmil.explain.tile_map import SlideFrame, TileMap
@@ -155,33 +145,26 @@ def map_panels(
         outlined = draw_contours(ground.pixels, view, annotations)
         panels.append(replace(ground, title=f"{ground.title} with annotations", pixels=outlined))
     for panel in panels:
-        draw_scale_bar(panel.pixels, view.downsample[0], frame.mpp)
+        canvas.draw_scale_bar(panel.pixels, view.downsample[0], frame.mpp)
     return panels
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """A figure, and the boxes of its pictures and color bars; everything else is text."""
-
-    pixels: Pixels
-    pictures: tuple[Box, ...]
 
 
 def arrange(
     title: str,
     about: str,
     panels: Sequence[Panel],
-    columns: int | None = None,
     opacity: float = OPACITY,
     caveats: Caveats = NO_CAVEATS,
-) -> Arrangement:
+) -> tuple[Pixels, list[Box]]:
     """Panels of one size in rows under a title, each with its own title above it and its legend below.
+
+    Also returns the boxes of the pictures and color bars; everything else is text.
 
     caveats: written below the title
     """
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
-    columns = columns or _columns(len(panels), cell_width, height)
+    columns = _columns(len(panels), cell_width, height)
     lines = math.ceil(len(panels) / columns)
     cell_height = PANEL_TITLE + height + LEGEND
     total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP
@@ -189,23 +172,23 @@ def arrange(
     room = total_width - 2 * EDGE
     heading = TITLE + caveats.height(room, size)
     total_height = 2 * EDGE + heading + lines * cell_height + (lines - 1) * GAP
-    figure = np.full((total_height, total_width, 3), PAPER[0], dtype=np.uint8)
-    write(figure, shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
-    write(figure, shortened(about, room, size), EDGE, EDGE + size + 20, size, color=SOFT_INK)
+    figure = np.full((total_height, total_width, 3), canvas.PAPER[0], dtype=np.uint8)
+    write(figure, canvas.shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
+    write(figure, canvas.shortened(about, room, size), EDGE, EDGE + size + 20, size, color=canvas.SOFT_INK)
     caveats.draw(figure, EDGE, EDGE + 2 * size + 28, room, size)
     pictures = []
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
         left = EDGE + column * (cell_width + GAP)
         top = EDGE + heading + line * (cell_height + GAP)
-        write(figure, shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
+        write(figure, canvas.shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
         pictures.append(Box(inset, top + PANEL_TITLE, width, height))
         figure[pictures[-1].pixels] = panel.pixels
         if panel.scale is not None:
             below = top + PANEL_TITLE + height + 8
             pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity))
-    return Arrangement(figure, tuple(pictures))
+    return figure, pictures
 
 
 def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
@@ -214,12 +197,12 @@ def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
     total_width = max(width, SMALLEST_PANEL)
     inset = (total_width - width) // 2
     legend_height = 0 if panel.scale is None else LEGEND if total_width >= WIDE_PANEL else SMALL_LEGEND
-    drawn = np.full((height + legend_height, total_width, 3), PAPER[0], dtype=np.uint8)
+    drawn = np.full((height + legend_height, total_width, 3), canvas.PAPER[0], dtype=np.uint8)
     pictures = [Box(inset, 0, width, height)]
     drawn[pictures[0].pixels] = panel.pixels
     if panel.scale is not None:
         pictures.append(_draw_legend(drawn, 0, height + 8, total_width, panel.scale, panel.unit, opacity))
-    return on_any_ground(drawn, pictures)
+    return canvas.on_any_ground(drawn, pictures)
 
 
 def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> Box:
@@ -232,19 +215,19 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
         colors[:] = colors[bar_width // 2]
     figure[top : top + 16, bar_left : bar_left + bar_width] = np.rint(colors).astype(np.uint8)
     ticks = scale.ticks()
-    widest = max(text_width(part, size) for _, text in ticks for part in text.split("  "))
+    widest = max(canvas.text_width(part, size) for _, text in ticks for part in text.split("  "))
     if widest + size > bar_width / 4:
         ticks = ticks[::2]
     for position, text in ticks:
         x = bar_left + round(position * (bar_width - 1))
-        figure[top + 16 : top + 21, x] = INK
+        figure[top + 16 : top + 21, x] = canvas.INK
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
     caption, lines_left = scale.caption(unit), 1 if scale.kind == "percentile" else 2
-    lines = wrapped(caption, width - 40, size)
-    for sentence in lines if len(lines) <= lines_left else [shortened(caption, width - 40, size)]:
-        write(figure, sentence, bar_left, below, size, color=SOFT_INK)
+    lines = canvas.wrapped(caption, width - 40, size)
+    for sentence in lines if len(lines) <= lines_left else [canvas.shortened(caption, width - 40, size)]:
+        write(figure, sentence, bar_left, below, size, color=canvas.SOFT_INK)
         below += size + 3
     return Box(bar_left, top, bar_width, 16)
 

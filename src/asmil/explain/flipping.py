@@ -12,15 +12,21 @@ measures whether a map explains the model, not whether the model is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
+from asmil.errors import AsmilError
+from asmil.files import write_text
+from asmil.settings.documents import read_json
+from asmil.settings.made_from import Record
 from asmil.tables.arrays import Floats, Integers
+from asmil.tables.names import file_in
 
 Curve = Annotated[
     Floats,
@@ -57,6 +63,39 @@ class Flipping:
         return area_between(self.removed, self.least_first, self.most_first)
 
 
+@dataclass(frozen=True)
+class FlippedSlide:
+    """One slide (or patient): what was explained, and the curves of every order.
+
+    shown: the probability of the explained class (or the risk, or the value) with all tiles
+    made_from: what a stored slide was computed from; earlier versions did not record that
+    """
+
+    name: str
+    patient: str
+    explained: str
+    shown: float
+    n_tiles: int
+    orders: Mapping[str, Flipping]
+    random: tuple[Flipping, ...]
+    made_from: Record | None = None
+
+    def write(self, folder: Path) -> None:
+        """Store the slide as a JSON file, so that an interrupted command can be resumed."""
+        text = TypeAdapter(FlippedSlide).dump_json(self).decode()
+        write_text(file_in(folder, self.name, ".json"), text + "\n")
+
+
+def read_flipped(folder: Path, name: str) -> FlippedSlide | None:
+    """A stored slide; None if it is not finished, or if its file is damaged, so that it is computed again."""
+    path = file_in(folder, name, ".json")
+    try:
+        stored = read_json(path, FlippedSlide, "") if path.is_file() else None
+    except AsmilError:
+        return None
+    return stored if stored is not None and stored.name == name else None
+
+
 def flip(relevance: npt.ArrayLike, ask: Ask, ties: Integers, shares: Sequence[float] = SHARES) -> Flipping:
     """Remove the tiles of a bag by their relevance, most and least relevant first.
 
@@ -84,8 +123,3 @@ def area_between(removed: Floats, upper: Floats, lower: Floats) -> float:
     if len(removed) < 2:
         return float("nan")
     return float(np.trapezoid(upper - lower, removed) / (removed[-1] - removed[0]))
-
-
-def at_shares(removed: Floats, curve: Floats, shares: Sequence[float] = SHARES) -> Floats:
-    """A curve at common shares, so that the curves of slides with different numbers of tiles can be averaged."""
-    return np.interp(shares, removed, curve)

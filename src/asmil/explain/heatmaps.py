@@ -201,9 +201,9 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
         panels = map_panels(frame, view, slide_maps.maps, scales, outlines, settings.opacity, slide_maps.main)
         opacity = settings.opacity if image is not None else 1.0
-        figure = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
+        figure, pictures = arrange(frame.slide, slide_maps.about, panels, opacity=opacity, caveats=caveats)
         files = [file_in(plan.out, asked.name, ".png")]
-        write_png(files[0], figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
+        write_png(files[0], figure, {PICTURE_BOXES: boxes_text(pictures)})
         shown, scale = slide_maps.maps[slide_maps.main], scales[slide_maps.main]
         made_progress()
         if image is not None and settings.tiles:

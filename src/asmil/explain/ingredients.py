@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from asmil.cohort.fingerprint import feature_contents
 from asmil.cohort.manifest import Slide
@@ -27,9 +28,7 @@ def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Cont
         contents[f"splits of {name}"] = _existing([layout.splits])
         if recorded:
             files = [path / ATTENTION_FILE for path in finished]
-            contents[f"recorded attention of {name}"] = file_content(
-                *(path for path in files if path.is_file()), checksum=sampled_sha256
-            )
+            contents[f"recorded attention of {name}"] = _existing(files, checksum=sampled_sha256)
     return contents
 
 
@@ -50,5 +49,5 @@ def keeps(done: DoneBefore, name: str, record: Record | None, made_from: Callabl
         return False
 
 
-def _existing(files: Sequence[Path]) -> Content:
-    return file_content(*(path for path in files if path.is_file()))
+def _existing(files: Sequence[Path], **options: Any) -> Content:
+    return file_content(*(path for path in files if path.is_file()), **options)

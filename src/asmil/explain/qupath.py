@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from shapely import STRtree, box, points, unary_union
 from shapely.geometry import Polygon
 
@@ -23,7 +22,7 @@ from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
 from asmil.explain.tile_map import SlideFrame
 from asmil.files import replacing
-from asmil.tables.arrays import Floats, Integers
+from asmil.tables.arrays import Bytes, Floats, Integers
 
 BINS, RELATIVE_BINS = 10, 11
 """Number of classes of tiles, which QuPath colors by class: equal parts of the scale. Odd for a relative scale, so that
@@ -65,7 +64,7 @@ def write_tiles(
     marked = " (alarm)" if caveats.alarms else ""
     classes = [_classification(f"{kind} {name}{marked}", color) for name, color in named]
     with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write(f'{{"type":"FeatureCollection","asmil":{json.dumps(caveats.as_dict())},"features":[\n')
+        file.write(f'{{"type":"FeatureCollection","asmil":{json.dumps(vars(caveats))},"features":[\n')
         separator = ""
         for lines in _tile_lines(frame, known, columns, bins, classes, origin):
             file.write(separator + ",\n".join(lines))
@@ -107,12 +106,12 @@ def write_regions(
                     "classification": classification,
                     "measurements": {"tiles": len(inside)}
                     | {name: _short(float(value)) for name, value in measured.items()},
-                    "metadata": {name: " ".join(texts) for name, texts in caveats.as_dict().items() if texts},
+                    "metadata": {name: " ".join(texts) for name, texts in vars(caveats).items() if texts},
                 },
             }
         )
     with replacing(path) as partial:
-        content = {"type": "FeatureCollection", "asmil": caveats.as_dict(), "features": features}
+        content = {"type": "FeatureCollection", "asmil": vars(caveats), "features": features}
         partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
     return len(features)
 
@@ -167,7 +166,7 @@ def _tile_lines(
         ]
 
 
-def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+def _bin_names(scale: ColorScale) -> Iterator[tuple[str, Bytes]]:
     table = lookup_table(scale.color_map)
     count = RELATIVE_BINS if scale.kind == "relative" else BINS
     for number in range(count):
@@ -191,7 +190,7 @@ def _relative_name(kind: str) -> str:
     return f"{kind} relative to average"
 
 
-def _classification(name: str, color: NDArray[np.uint8]) -> str:
+def _classification(name: str, color: Bytes) -> str:
     # a colon would make QuPath derive one class from another
     return json.dumps({"name": name.replace(":", " "), "color": [int(part) for part in color]})
 

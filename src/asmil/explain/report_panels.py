@@ -7,13 +7,11 @@ from contextlib import ExitStack, suppress
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import cohort_slides, image_files
-from asmil.explain.attention_finding import attention_finding
-from asmil.explain.caveats import Caveats
+from asmil.explain.caveats import Caveats, attention_finding
 from asmil.explain.color_scale import average_weight, color_scale, natural_scale
 from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, panel_with_legend, tissue_view
 from asmil.explain.run_explainer import RunExplainer
@@ -23,10 +21,10 @@ from asmil.reporting.formats import format_number
 from asmil.runs.cohort import RunCohort
 from asmil.runs.run import Run
 from asmil.slides.discovery import SlideFile
+from asmil.slides.image import Pixels
 from asmil.slides.opening import open_slide
 from asmil.tables.arrays import Booleans
 
-Mask = Booleans
 SIDE_PX = 420
 MOST_TRAININGS = 10
 """Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""
@@ -44,7 +42,7 @@ def slide_panels(
     frame: SlideFrame,
     image: SlideFile | None,
     heat: TileMap,
-    calls: Mapping[str, Mask] | None = None,
+    calls: Mapping[str, Booleans] | None = None,
     outline: MultiPolygon | None = None,
     alarms: Sequence[str] = (),
 ) -> list[Figure]:
@@ -111,5 +109,5 @@ def run_panels(run: Run, names: Iterable[str], alarms: Sequence[str] = ()) -> di
     return panels
 
 
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+def _png(pixels: Pixels) -> bytes:
     return bytes(cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA))[1])

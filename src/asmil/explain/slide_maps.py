@@ -14,7 +14,7 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
-from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import attention_finding
 from asmil.explain.color_scale import SIGNED_KINDS, SPREAD_KIND, average_weight, percentiles
 from asmil.explain.kinds import titled
 from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
@@ -86,13 +86,12 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     name = settings.name or max(said, key=lambda name: said[name])
     # a single run needs no name
     run_names = unique_names([explainer.run.path for explainer in explainers]) if len(explainers) > 1 else [""]
-    main = 0
+    named_runs, main = list(zip(explainers, run_names, outputs, strict=True)), 0
     if settings.by == "epoch":
         by_run = [list(_epoch_maps(asked, bag, *pair)) for pair in zip(explainers, run_names, strict=True)]
         drawn = [tile_map for of_run in by_run for tile_map in of_run]
         main = len(by_run[0]) - 1  # the last epoch of the first run
     else:
-        named_runs = zip(explainers, run_names, outputs, strict=True)
         drawn = [tile_map for each in named_runs for tile_map in _maps(bag, *each, settings, name)]
     maps = tuple(replace(tile_map, values=of_slide(tile_map.values, bag, number)[0]) for tile_map in drawn)
     notes = [note for tile_map in drawn for note in tile_map.notes]
@@ -100,8 +99,7 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     notes += _findings(maps if settings.by != "epoch" else [maps[main]])
     if any(explainer.run.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
-    named = zip(explainers, run_names, outputs, strict=True)
-    about = "; ".join(_prediction(*each, bag.id, name) for each in named)
+    about = "; ".join(_prediction(*each, bag.id, name) for each in named_runs)
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     info = headers[number]

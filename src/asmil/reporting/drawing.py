@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -17,9 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from asmil.reporting.formats import format_significant
-from asmil.tables.arrays import Floats
-
-Integers = npt.NDArray[np.int64]
+from asmil.tables.arrays import Floats, Integers
 
 COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
 GUIDE, EDGE, TEXT = "#b9c0c8", "#8a94a0", "#39424e"

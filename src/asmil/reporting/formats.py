@@ -9,6 +9,8 @@ from asmil.reporting.estimate import TOO_FEW, Estimate, Interval
 
 UNDEFINED_TEXT = "–"
 ROUNDING = 1e-9
+ROUNDED = 5e-4
+"""Numbers that differ by less look the same in a report."""
 MOST_DECIMALS = 5
 """Of a number on a scale; smaller ones are written with powers of ten."""
 

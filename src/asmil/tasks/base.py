@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 TaskKind = Literal["classification", "survival", "regression", "multilabel"]
 
 Columns = dict[str, list[Any] | npt.NDArray[np.generic]]
 Truth = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 Table = Any
 """A table with named columns, such as a pandas DataFrame."""
 MetricFunction = Callable[[Truth, Floats, Floats], Floats]
@@ -88,11 +87,28 @@ class Task(Protocol):
         ...
 
 
+class NamedTask(Task):
+    """What the tasks with a probability for each of K classes or labels share."""
+
+    def selection_score(self, measures: Mapping[str, float | None]) -> float:
+        """Macro-F1 + macro-AUC."""
+        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
+
+    def columns(self, logits: Tensor) -> Columns:
+        """`prob_<name>` for every class or label."""
+        probabilities = self.probabilities(logits)
+        assert probabilities is not None
+        return {f"prob_{name}": probabilities.numpy()[:, i] for i, name in enumerate(self.explained_names)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "classes": list(self.explained_names)}
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number about predictions.
 
-    compared: whether `asmil compare` uses this metric, by means of `function`
+    function: by which `asmil compare` compares runs; None: they are not compared by this metric
     joins_folds: whether predictions of the models of several folds may be ranked together
     paired_test: the test that compares the seed ensembles of two runs, if there is one
     scale: the range on which reports draw the metric; None if it has none
@@ -112,11 +128,6 @@ class Metric:
     in_terminal: bool = True
     mean_of: str = ""
     edge: Literal["all", "class", "rest", "called", "f1", "auc"] | None = None
-
-    @property
-    def compared(self) -> bool:
-        """Whether runs are compared by this metric."""
-        return self.function is not None
 
 
 @dataclass(frozen=True)
@@ -149,12 +160,12 @@ class PredictionFormat:
     prediction_columns: tuple[str, ...]
     truth: Callable[[Table], Truth]
     target_columns: Callable[[Truth], Columns]
-    problems: Callable[[Table], Iterator[tuple[Mask, str]]]
+    problems: Callable[[Table], Iterator[tuple[Booleans, str]]]
     metrics: tuple[Metric, ...]
     selected_by: str
     part_metrics: tuple[Metric, ...] = ()
     measure: Callable[[Truth, Floats, Floats], Mapping[str, Floats]] | None = None
-    counts: Callable[[Truth, Floats], Mask] | None = None
+    counts: Callable[[Truth, Floats], Booleans] | None = None
     are_probabilities: bool = False
     may_be_infinite: bool = False
     part_name: str = ""
@@ -173,11 +184,11 @@ class PredictionFormat:
         """The columns that must contain numbers; the names of classes are text."""
         return self.prediction_columns if self.part_name == "class" else (*self.truth_columns, *self.prediction_columns)
 
-    def memberships(self, truth: Truth) -> Mask:
+    def memberships(self, truth: Truth) -> Booleans:
         """n x K: which slides have which class or label; K is 0 for values and times."""
         return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
 
-    def known(self, truth: Truth) -> Mask:
+    def known(self, truth: Truth) -> Booleans:
         """n x K: of which slides each class or label is known; labels may be unknown."""
         shape = (len(truth), len(self.names))
         return ~np.isnan(truth) if self.part_name == "label" else np.ones(shape, dtype=np.bool_)
@@ -199,7 +210,7 @@ class PredictionFormat:
     @property
     def compared(self) -> tuple[Metric, ...]:
         """The metrics by which runs are compared."""
-        return tuple(metric for metric in self.metrics if metric.compared)
+        return tuple(metric for metric in self.metrics if metric.function is not None)
 
 
 def numbers(table: Table, columns: tuple[str, ...]) -> Floats:

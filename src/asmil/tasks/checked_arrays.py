@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 Classes = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 
 
 def floats_of(name: str, values: npt.ArrayLike) -> Floats:
@@ -68,9 +67,6 @@ def same_length(**lengths: int) -> None:
         raise AsmilError(f"the arrays have different lengths: {lengths_given}; give one value per slide in each")
 
 
-Booleans = npt.NDArray[np.bool_]
-
-
 def flags_of(name: str, values: npt.ArrayLike) -> Booleans:
     """Whether each value is not 0, in the given shape; a missing value is an error."""
     # masks of whole slides are large: boolean and integer arrays cannot have missing values, so skip the check
@@ -104,7 +100,7 @@ def one_per_tile(corners: Floats, values: npt.NDArray[np.generic], name: str) ->
         raise AsmilError(f"there are {len(corners)} tiles and {values.size} {name}; give one per tile")
 
 
-def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Flags]:
+def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Booleans]:
     """n times and n events (1: observed, 0: censored) as arrays; checks that times are finite and non-negative."""
     times, observed = floats_of("time", time), floats_of("event", event)
     if times.ndim != 1 or times.shape != observed.shape:
@@ -116,7 +112,7 @@ def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats,
     return times, observed == 1
 
 
-def _refuse(wrong: Flags, values: Floats, field: str, remedy: str) -> None:
+def _refuse(wrong: Booleans, values: Floats, field: str, remedy: str) -> None:
     if wrong.any():
         index = int(wrong.argmax())
         raise AsmilError(f"the {field} of patient {index} (counted from 0) is {values[index]:g}; {remedy}")

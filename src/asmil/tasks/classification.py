@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import metrics, weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
+from asmil.tasks.base import Metric, NamedTask, PredictionFormat, Table, TaskKind, Truth
 
 NORMAL_NAMES = frozenset(
     {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
@@ -22,7 +22,7 @@ NORMAL_NAMES = frozenset(
 )
 
 
-class Classification(Task):
+class Classification(NamedTask):
     """Softmax over K classes and cross-entropy; for two classes also a single output with a sigmoid.
 
     class_weights: K weights of the loss of a slide, by its class (None: all 1)
@@ -81,7 +81,6 @@ class Classification(Task):
         return per_slide.mean()
 
     def class_index(self, targets: Tensor) -> Tensor:
-        """The targets, which are class indices."""
         return targets
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -103,18 +102,8 @@ class Classification(Task):
             "accuracy": metrics.accuracy(targets, predicted),
         }
 
-    def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """Macro-F1 + macro-AUC."""
-        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
-
-    def columns(self, logits: Tensor) -> Columns:
-        """`prob_<class>` for every class."""
-        probabilities = self.probabilities(logits).numpy()
-        return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.classes)}
-
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The classes."""
         return self.classes
 
     def explained_first(self, logits: Tensor) -> int:
@@ -132,10 +121,6 @@ class Classification(Task):
         """The probability of a class."""
         return self.probabilities(logits)[:, name]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The classes."""
-        return {"kind": self.kind, "classes": list(self.classes)}
-
 
 def balanced_weights(targets: Sequence[int], n_classes: int) -> list[float]:
     """`n / (K n_k)` for class k: all classes have the same total weight, and the mean weight of a slide is 1."""
@@ -150,7 +135,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
     def truth(table: Table) -> Truth:
         return np.array([index_of[str(name)] for name in table["target"]], dtype=np.intp)
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         named = np.array([str(name) for name in table["target"]])
         yield ~np.isin(named, classes), f"has a target that is not among the classes {', '.join(classes)}"
 

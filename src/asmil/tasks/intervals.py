@@ -19,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, ndtri
 
+from asmil.errors import AsmilError
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.tables.arrays import Floats
-from asmil.tasks.base import Mask, Metric, PredictionFormat, Truth
+from asmil.tables.arrays import Booleans, Floats
+from asmil.tasks.base import Metric, PredictionFormat, Truth
+from asmil.tasks.checked_arrays import Classes, same_length
 from asmil.tasks.metrics import predicted_classes
 
 Integers = npt.NDArray[np.integer]
@@ -39,6 +41,25 @@ EDGE = 1e-9
 def number_patients(patients: Sequence[Hashable]) -> npt.NDArray[np.intp]:
     """The patient index (0 .. P - 1, by sorted name) of each of n slides; independent of the order of slides."""
     return np.unique(np.asarray(patients), return_inverse=True)[1]
+
+
+def units_of(patients: Sequence[Hashable] | npt.NDArray[np.generic] | None, n_slides: int) -> Classes:
+    """The unit number of each of n slides; a unit (a patient, by sorted name, or a slide) is resampled as a whole."""
+    if patients is None:
+        return np.arange(n_slides)
+    same_length(target=n_slides, patients=len(patients))
+    names = list(patients)
+    unnamed = [index for index, name in enumerate(names) if name is None or name != name]
+    if unnamed:
+        raise AsmilError(f"patients: the slide at index {unnamed[0]} has none; give the patient of every slide")
+    return number_patients(names)
+
+
+def generator_of(seed: int) -> np.random.Generator:
+    """The random generator of a seed."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise AsmilError(f"seed is {seed!r}; give a non-negative integer")
+    return np.random.Generator(np.random.PCG64(int(seed)))
 
 
 def draw_patients(n_patients: int, resamples: int, seed: int) -> npt.NDArray[np.int64]:
@@ -204,7 +225,7 @@ def edge_interval(
     names, present = np.asarray(patients), task.memberships(truth)
     inside = np.ones(len(truth), dtype=np.bool_) if part is None else present[:, part]
 
-    def count(mask: Mask) -> int:
+    def count(mask: Booleans) -> int:
         return len(np.unique(names[mask]))
 
     if metric.edge == "auc":

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tables.arrays import AnyFloats
+from asmil.tables.arrays import AnyFloats, Booleans, Floats
 from asmil.tasks import weighted
 from asmil.tasks.checked_arrays import classes_of, probabilities_of, same_length
 
 Integers = npt.NDArray[np.integer]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class ClassMetrics:
 class OneVsRestF1:
     """F1 with one threshold per class; number of slides without a class, and with more than one."""
 
-    per_class: npt.NDArray[np.float64]
+    per_class: Floats
     macro: float
     slides_without_class: int
     slides_with_several: int
@@ -67,7 +66,7 @@ def macro_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
     return float(weighted.f1_scores(_confusion(target, predicted, n_classes)).mean())
 
 
-def f1_per_class(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:
+def f1_per_class(target: Integers, predicted: Integers, n_classes: int) -> Floats:
     """K values of 2 TP / (2 TP + FP + FN), 0 if the denominator is 0."""
     return weighted.f1_scores(_confusion(target, predicted, n_classes))
 
@@ -101,7 +100,7 @@ def balanced_accuracy(target: Integers, predicted: Integers, n_classes: int) -> 
     return float(weighted.balanced_accuracies(_confusion(target, predicted, n_classes)))
 
 
-def auc_per_class(target: Integers, probabilities: AnyFloats) -> npt.NDArray[np.float64]:
+def auc_per_class(target: Integers, probabilities: AnyFloats) -> Floats:
     """K one-vs-rest AUCs, ties by midranks; nan if no slide, or every slide, belongs to the class."""
     truth, scores = probabilities_of(target, probabilities)
     return np.asarray(weighted.weighted_auc(truth, scores, np.ones((1, len(truth))))[0])
@@ -175,7 +174,7 @@ def cross_entropy(target: Integers, probabilities: AnyFloats) -> float:
     return float(-np.log(np.maximum(of_target, smallest)).mean(dtype=np.float64))
 
 
-def roc_points(positive: Mask, score: AnyFloats, weights: AnyFloats | None = None) -> tuple[AnyFloats, AnyFloats]:
+def roc_points(positive: Booleans, score: AnyFloats, weights: AnyFloats | None = None) -> tuple[AnyFloats, AnyFloats]:
     """False and true positive rates from (0, 0) to (1, 1), one point per distinct score; weights: one per slide."""
     true, total = _cumulated(positive, score, weights)
     false = total - true
@@ -183,14 +182,14 @@ def roc_points(positive: Mask, score: AnyFloats, weights: AnyFloats | None = Non
 
 
 def precision_recall_points(
-    positive: Mask, score: AnyFloats, weights: AnyFloats | None = None
+    positive: Booleans, score: AnyFloats, weights: AnyFloats | None = None
 ) -> tuple[AnyFloats, AnyFloats]:
     """Recall and precision from the highest score down, one point per distinct score; recall increases to 1."""
     true, total = _cumulated(positive, score, weights)
     return true / true[-1], true / np.maximum(total, 1e-300)
 
 
-def _cumulated(positive: Mask, score: AnyFloats, weights: AnyFloats | None) -> tuple[AnyFloats, AnyFloats]:
+def _cumulated(positive: Booleans, score: AnyFloats, weights: AnyFloats | None) -> tuple[AnyFloats, AnyFloats]:
     """The weight of positive slides, and of all slides, at or above each distinct score."""
     order = np.argsort(-score, kind="stable")
     last_of_tie = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
@@ -198,7 +197,7 @@ def _cumulated(positive: Mask, score: AnyFloats, weights: AnyFloats | None) -> t
     return np.cumsum(weight * positive[order])[last_of_tie], np.cumsum(weight)[last_of_tie]
 
 
-def _confusion(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:
+def _confusion(target: Integers, predicted: Integers, n_classes: int) -> Floats:
     truth, called = classes_of("target", target, n_classes), classes_of("predicted", predicted, n_classes)
     same_length(target=len(truth), predicted=len(called))
     return np.asarray(weighted.weighted_confusion(truth, called, n_classes, np.ones((1, len(truth))))[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
+from asmil.tasks.base import Metric, NamedTask, PredictionFormat, Table, TaskKind, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5
 
 
-class MultiLabel(Task):
+class MultiLabel(NamedTask):
     """A sigmoid and a binary cross-entropy for each of K labels."""
 
     kind: TaskKind = "multilabel"
@@ -33,7 +33,6 @@ class MultiLabel(Task):
 
     @property
     def n_outputs(self) -> int:
-        """K."""
         return len(self.labels)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -47,30 +46,20 @@ class MultiLabel(Task):
         return total / known.sum().clamp(min=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """B x K."""
         return torch.sigmoid(logits.double())
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """Loss, macro-F1 at 0.5, and macro-AUC over the labels for which it is defined."""
         probabilities = np.asarray(self.probabilities(logits).numpy())
+        each = (targets, probabilities, np.ones((1, len(targets))))
         return {
             "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
-            "macro_f1": float(mean_defined(label_f1(targets, probabilities))),
-            "macro_auc": float(mean_defined(label_auc(targets, probabilities))),
+            "macro_f1": float(weighted_macro_f1(*each)[0]),
+            "macro_auc": float(weighted_macro_auc(*each)[0]),
         }
-
-    def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """Macro-F1 + macro-AUC."""
-        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
-
-    def columns(self, logits: Tensor) -> Columns:
-        """`prob_<label>` for every label."""
-        probabilities = np.asarray(self.probabilities(logits).numpy())
-        return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.labels)}
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The labels."""
         return self.labels
 
     def explained_first(self, logits: Tensor) -> int:
@@ -85,26 +74,12 @@ class MultiLabel(Task):
         """The probability of a label."""
         return torch.sigmoid(logits[:, name].double())
 
-    def to_dict(self) -> dict[str, Any]:
-        """The labels."""
-        return {"kind": self.kind, "classes": list(self.labels)}
-
-
-def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K values of F1 at a probability of 0.5; 0 for a label that neither occurs nor is predicted."""
-    return np.asarray(_each_f1(targets, probabilities, np.ones((1, len(targets))))[0])
-
-
-def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K AUCs; nan for a label that all slides have, or none."""
-    return np.asarray(_each_label(weighted.label_auc, targets, probabilities, np.ones((1, len(targets))))[0])
-
 
 def label_format(labels: tuple[str, ...]) -> PredictionFormat:
     """Predictions of K labels: 0, 1 or nan (unknown) in `target_<label>`, a probability in `prob_<label>`."""
     columns = tuple(f"target_{name}" for name in labels)
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         for column in columns:
             unknown = table[column].isna()
             bad = ~table[column].isin([0, 1]) & (~unknown | unknown.all())
@@ -179,13 +154,13 @@ def weighted_macro_auc(targets: Truth, probabilities: Floats, weights: Floats) -
     return mean_defined(_each_label(weighted.label_auc, targets, probabilities, weights))
 
 
-def known_labels(targets: npt.NDArray[Any]) -> Mask:
+def known_labels(targets: npt.NDArray[Any]) -> Booleans:
     """n x K: which labels of which slides are known, that is not nan."""
     return ~np.isnan(np.asarray(targets, dtype=np.float64))
 
 
 def _each_label(
-    measure: Callable[[Mask, Any, Floats], Floats], targets: npt.NDArray[Any], predicted: Any, weights: Floats
+    measure: Callable[[Booleans, Any, Floats], Floats], targets: npt.NDArray[Any], predicted: Any, weights: Floats
 ) -> Floats:
     """R x K values of a metric, each over the slides whose label is known; nan if there are none."""
     known, present = known_labels(targets), np.asarray(targets) > 0

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth
+from asmil.tasks.base import Columns, Metric, MetricFunction, PredictionFormat, Table, Task, TaskKind, Truth
 
 
 class Regression(Task):
@@ -44,7 +44,6 @@ class Regression(Task):
 
     @property
     def n_outputs(self) -> int:
-        """One."""
         return 1
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -74,20 +73,16 @@ class Regression(Task):
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
     def columns(self, logits: Tensor) -> Columns:
-        """`value`."""
         return {"value": self.values(logits)}
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The value."""
         return ("value",)
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
-        """The value."""
         return logits[:, 0] * self.sd + self.mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Mean, standard deviation and loss."""
         return {"kind": self.kind, "mean": self.mean, "sd": self.sd, "loss": self.loss_kind}
 
 
@@ -108,7 +103,7 @@ def spearman(target: Floats, value: Floats) -> float:
 def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
     """Predictions of a number: the true one in `target`, the predicted one in `value`."""
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         finite = np.isfinite(table["target"].to_numpy(dtype=np.float64))
         yield ~finite, "has a target that is not finite; fix the manifest"
 
@@ -121,9 +116,9 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         target_columns=lambda targets: {"target": targets},
         problems=problems,
         metrics=(
-            Metric("mae", "MAE", _absolute_error, larger_is_better=False, scale=None),
+            Metric("mae", "MAE", _of_value(weighted.absolute_error), larger_is_better=False, scale=None),
             Metric("rmse", "RMSE", larger_is_better=False, scale=None),
-            Metric("r2", "R²", _r_squared, scale=None),
+            Metric("r2", "R²", _of_value(weighted.r_squared), scale=None),
             Metric("pearson", "Pearson", scale=None, in_terminal=False),
             Metric("spearman", "Spearman", scale=None),
         ),
@@ -151,9 +146,6 @@ def measure_values(target: Truth, value: Floats, weights: Floats) -> dict[str, F
     }
 
 
-def _absolute_error(target: Truth, value: Floats, weights: Floats) -> Floats:
-    return weighted.absolute_error(target, value[:, 0], weights)
-
-
-def _r_squared(target: Truth, value: Floats, weights: Floats) -> Floats:
-    return weighted.r_squared(target, value[:, 0], weights)
+def _of_value(function: MetricFunction) -> MetricFunction:
+    """A metric of n values, for n x 1 predictions."""
+    return lambda target, value, weights: function(target, value[:, 0], weights)

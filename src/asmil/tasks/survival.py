@@ -13,16 +13,11 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 from asmil.reporting import jsonable
-from asmil.tables.arrays import Floats
-from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
+from asmil.tables.arrays import Booleans, Floats
+from asmil.tasks.base import Columns, Metric, PredictionFormat, Table, Task, TaskKind, Truth, numbers
 from asmil.tasks.checked_arrays import checked_outcomes
 from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
-from asmil.tasks.survival_curves import (
-    mean_survival_time,
-    risk,
-    survival_from_hazards,
-    survival_from_incidence,
-)
+from asmil.tasks.survival_curves import mean_survival_time, risk, survival_from_hazards, survival_from_incidence
 from asmil.tasks.survival_losses import cox_nll, hazard_nll, incidence_nll
 
 SurvivalLoss = Literal["incidence", "hazard", "cox"]
@@ -158,7 +153,6 @@ class Survival(Task):
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """The risk."""
         return ("risk",)
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
@@ -172,7 +166,6 @@ class Survival(Task):
         return risk(of_bins(logits))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for `from_dict`."""
         return {
             "kind": self.kind,
             "loss": self.loss_kind,
@@ -236,7 +229,7 @@ def _relative(log_risk: Floats, center: float) -> Floats:
 def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
     """Predictions of a risk: `time` and `event` of a patient, its `risk`, and survival curves if the model has them."""
 
-    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+    def problems(table: Table) -> Iterator[tuple[Booleans, str]]:
         time = table["time"].to_numpy(dtype=np.float64)
         yield ~(np.isfinite(time) & (time >= 0)), "has a missing or negative time; fix the manifest"
         yield np.asarray(~table["event"].isin([0, 1])), "has an event that is neither 0 nor 1; fix the manifest"

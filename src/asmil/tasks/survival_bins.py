@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
-from asmil.tasks.checked_arrays import Flags, checked_outcomes, floats_of
+from asmil.tables.arrays import Booleans, Floats
+from asmil.tasks.checked_arrays import checked_outcomes, floats_of
 
 BinRule = Literal["interval", "quantile"]
 
@@ -81,7 +81,7 @@ def bin_of(time: npt.ArrayLike, edges: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return np.searchsorted(inner, np.asarray(time, dtype=np.float64), side="right").astype(np.int64)
 
 
-def _with_events(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Flags]:
+def _with_events(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Booleans]:
     times, events = checked_outcomes(time, event)
     if not events.any():
         raise AsmilError(

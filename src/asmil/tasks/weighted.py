@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 
 Integers = npt.NDArray[np.integer]
 
@@ -41,7 +41,7 @@ def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Fl
     return label_auc(_of_each_class(target, probabilities), probabilities, weights)
 
 
-def binary_auc(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
+def binary_auc(positive: Booleans, score: Floats, weights: Floats) -> Floats:
     """R AUCs of one score (n values) for one class against the rest; nan if undefined."""
     order = np.argsort(score, kind="stable")
     ordered_score, ordered_positive = score[order], positive[order]
@@ -63,12 +63,12 @@ def weighted_average_precision(target: Integers, probabilities: Floats, weights:
     return label_average_precision(_of_each_class(target, probabilities), probabilities, weights)
 
 
-def _of_each_class(target: Integers, probabilities: Floats) -> npt.NDArray[np.bool_]:
+def _of_each_class(target: Integers, probabilities: Floats) -> Booleans:
     """n x K: whether a slide is of each class."""
     return np.asarray(np.asarray(target)[:, None] == np.arange(probabilities.shape[1]))
 
 
-def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
+def binary_average_precision(positive: Booleans, score: Floats, weights: Floats) -> Floats:
     """R average precisions: the sum over distinct scores, highest first, of (recall - recall before) * precision.
 
     nan without a positive slide. positive, score: n; weights: R x n.
@@ -85,18 +85,18 @@ def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, wei
     return np.asarray(np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan))
 
 
-def label_auc(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+def label_auc(present: Booleans, scores: Floats, weights: Floats) -> Floats:
     """R x K AUCs of K labels; present, scores: n x K; nan if undefined."""
     return np.stack([binary_auc(present[:, k], scores[:, k], weights) for k in range(present.shape[1])], axis=1)
 
 
-def label_average_precision(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+def label_average_precision(present: Booleans, scores: Floats, weights: Floats) -> Floats:
     """R x K average precisions of K labels; present, scores: n x K; nan for a label without a positive slide."""
     columns = range(present.shape[1])
     return np.stack([binary_average_precision(present[:, k], scores[:, k], weights) for k in columns], axis=1)
 
 
-def label_f1(present: npt.NDArray[np.bool_], called: npt.NDArray[np.bool_], weights: Floats) -> Floats:
+def label_f1(present: Booleans, called: Booleans, weights: Floats) -> Floats:
     """R x K values of F1 of K labels; present, called: n x K; 0 for a label that neither occurs nor is predicted."""
     both = weights @ (called & present).astype(np.float64)
     return _ratio(2 * both, weights @ called.astype(np.float64) + weights @ present.astype(np.float64))
@@ -184,7 +184,7 @@ def balanced_accuracies(confusion: Floats) -> Floats:
     return _ratio((recalls(confusion) * present).sum(-1), present.sum(-1).astype(np.float64))
 
 
-def has_two_classes(target: Integers, n_classes: int, weights: Floats) -> npt.NDArray[np.bool_]:
+def has_two_classes(target: Integers, n_classes: int, weights: Floats) -> Booleans:
     """R: whether at least two classes have weight; resamples with one class have no AUC and are skipped."""
     membership = np.eye(n_classes)[np.asarray(target)]
     return np.asarray(((weights @ membership) > 0).sum(axis=1) >= 2)

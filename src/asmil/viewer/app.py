@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -203,34 +203,34 @@ class Viewer:
     def _tile(self, request: Request) -> Response:
         level, column, row = (request.path_params[name] for name in ("level", "column", "row"))
 
-        def make(pyramid: TilePyramid, key: tuple[object, ...]) -> bytes:
+        def stored(pyramid: TilePyramid) -> bytes | None:
             if not pyramid.has(level, column, row):
                 raise HTTPException(404)
-            stored = pyramid.stored(level, column, row)
-            return stored or self._encoded.get_or_make(key, lambda: pyramid.encoded(level, column, row))
+            return pyramid.stored(level, column, row)
 
-        return self._picture(request, (level, column, row), make)
+        what = (level, column, row)
+        return self._picture(request, what, lambda pyramid: encode(pyramid.pixels(level, column, row)), stored)
 
     def _region(self, request: Request) -> Response:
         x, y = (_whole_number(request, name, LARGEST_PIXEL, signed=True) for name in ("x", "y"))
         side, wanted = _whole_number(request, "side", LARGEST_REGION), _whole_number(request, "px", LARGEST_PICTURE)
-        return self._picture(
-            request,
-            ("region", x, y, side, wanted),
-            lambda pyramid, key: self._encoded.get_or_make(key, lambda: pyramid.region(x, y, side, wanted)),
-        )
+        what = ("region", x, y, side, wanted)
+        return self._picture(request, what, lambda pyramid: pyramid.region(x, y, side, wanted))
 
     def _thumbnail(self, request: Request) -> Response:
-        return self._picture(
-            request,
-            ("thumbnail",),
-            lambda pyramid, key: self._encoded.get_or_make(key, lambda: encode(pyramid.overview(THUMBNAIL_PX))),
-        )
+        return self._picture(request, ("thumbnail",), lambda pyramid: encode(pyramid.overview(THUMBNAIL_PX)))
 
     def _picture(
-        self, request: Request, what: tuple[object, ...], make: Callable[[TilePyramid, tuple[object, ...]], bytes]
+        self,
+        request: Request,
+        what: tuple[object, ...],
+        make: Callable[[TilePyramid], bytes],
+        stored: Callable[[TilePyramid], bytes | None] = lambda pyramid: None,
     ) -> Response:
-        """A JPEG, which the browser may cache if its address contains the token of the image."""
+        """A JPEG, which the browser may cache if its address contains the token of the image.
+
+        stored: the JPEG as it is in the file, if it is; otherwise it is made, and kept for the next request
+        """
         slide = self._listed(request)
         version = self._image_token(slide)
         asked = request.query_params.get("v")
@@ -243,7 +243,7 @@ class Viewer:
             return Response(status_code=304, headers=headers)
         assert slide.image is not None
         with self._slides.use(slide.image) as pyramid:
-            content = make(pyramid, (version, *what))
+            content = stored(pyramid) or self._encoded.get_or_make((version, *what), lambda: make(pyramid))
         _check(slide.name, asked, self._image_token(slide))  # replaced while it was read
         return Response(content, media_type="image/jpeg", headers=headers)
 
@@ -289,12 +289,9 @@ class Viewer:
 
     def _image(self, slide: ViewedSlide, stack: ExitStack) -> SlideImage | None:
         """The image, open until the stack is closed; None without one, or if it cannot be read."""
-        if slide.image is None:
-            return None
-        try:
-            return stack.enter_context(self._slides.use(slide.image)).image
-        except AsmilError:
-            return None
+        with suppress(AsmilError):
+            return None if slide.image is None else stack.enter_context(self._slides.use(slide.image)).image
+        return None
 
     def _list_maps(self, request: Request) -> Response:
         slide, maps = self._known(request), self._run(request)

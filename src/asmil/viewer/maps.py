@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from asmil.attention import measures
+from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.run_alarms import alarm_findings
 from asmil.explain.color_scale import average_weight
+from asmil.explain.run_explainer import RunExplainer
+from asmil.models.base import MILModel
+from asmil.models.inference import infer
 from asmil.runs.attention_file import read_attention
 from asmil.runs.notes import read_kept_epoch
 from asmil.runs.run import Run
+from asmil.runs.trained_models import TrainedModel
 from asmil.tables.arrays import Floats
 from asmil.viewer.collection import ViewedRun
 from asmil.viewer.content_token import features_state, run_token
 from asmil.viewer.tile_values import TileValues
-
-if TYPE_CHECKING:
-    from asmil.cohort.bag import Bag
-    from asmil.explain.run_explainer import RunExplainer
-    from asmil.models.base import MILModel
-    from asmil.runs.trained_models import TrainedModel
 
 ROWS_KIND = "attention row"
 TILE_KIND = "tile probability"
@@ -66,7 +66,6 @@ class RunMaps:
         self._run = Run(run.path, device)
         self._device = device
         self._lock = RLock()
-        self._explainer: RunExplainer | None = None
         self._kinds: dict[str, list[str]] | None = None
         self._alarms: tuple[str, ...] | None = None
         self._computed: OrderedDict[tuple[object, ...], TileValues] = OrderedDict()
@@ -79,7 +78,7 @@ class RunMaps:
         now = run_token(self._run.layout)
         if now != self._token:
             with self._lock:
-                self._explainer = self._kinds = self._alarms = None
+                self._kinds = self._alarms = None
                 self._computed.clear()
                 with suppress(AsmilError):  # being written, or deleted: the next request tries again
                     self._run = Run(self._viewed.path, self._device)
@@ -89,8 +88,6 @@ class RunMaps:
     @property
     def alarms(self) -> tuple[str, ...]:
         """The alarms of the run, one sentence each; computed once."""
-        from asmil.evaluation.run_alarms import alarm_findings
-
         with self._lock:
             if self._alarms is None:
                 self._alarms = alarm_findings([self._viewed.path])
@@ -163,17 +160,9 @@ class RunMaps:
                 self._computed.popitem(last=False)
             return self._computed[key]
 
-    def _models(self) -> RunExplainer:
-        from asmil.explain.run_explainer import RunExplainer
-
-        with self._lock:
-            if self._explainer is None:
-                self._explainer = RunExplainer(self._run)
-            return self._explainer
-
     def _find_kinds(self, unit: Unit) -> dict[str, list[str]]:
         """The parts of every kind of map: classes to explain, or rows of the attention."""
-        explainer = self._models()
+        explainer = RunExplainer(self._run)
         trained = self._run.trained[0]
         own = trained.model.map_kinds if trained.model.has_tile_map else ()
         classes = list(explainer.names)
@@ -191,7 +180,7 @@ class RunMaps:
 
     def _compute(self, slide: str, choice: MapChoice) -> TileValues:
         unit = self._unit(slide)
-        explainer = self._models()
+        explainer = RunExplainer(self._run)
         known = {entry["kind"]: entry["parts"] for entry in self.kinds(slide)}
         kind = choice.kind or next(iter(known), "attention")
         if kind not in known:
@@ -248,8 +237,6 @@ class RunMaps:
 
     def _attention_rows(self, trained: TrainedModel, bag: Bag) -> Floats | None:
         """The attention of one model, A x N, one row per head, token, branch or class; None without attention."""
-        from asmil.models.inference import infer
-
         output = infer(trained.model, trained.model.prepare(bag), self._run.device)
         if output.scores is None:
             return None

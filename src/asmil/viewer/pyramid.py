@@ -117,10 +117,6 @@ class TilePyramid:
             return None
         return self.image.stored_jpeg(served.file_level, column, row)
 
-    def encoded(self, level: int, column: int, row: int) -> bytes:
-        """The JPEG of a tile, decoded and encoded."""
-        return encode(self.pixels(level, column, row))
-
     def pixels(self, level: int, column: int, row: int) -> Pixels:
         """The pixels of a tile; the last ones of a row or column are smaller."""
         served = self.levels[level]

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import attention_finding
 from asmil.explain.color_scale import ColorScale, color_scale, percentiles, relative_positions, value_range
 from asmil.explain.contact_sheet import bottom_tiles, top_tiles
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Bytes, Floats
 
-Bytes = npt.NDArray[np.uint8]
 HIGHEST = 255
 TILES_LISTED = 24
 """Highest and lowest tiles of each recording, for the strip below the slide."""

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
+from asmil.evaluation import statistics
 from asmil.evaluation.classification import absent_classes, absent_sentence
 from asmil.evaluation.comparison.findings import (
     ClassAuc,
@@ -25,45 +26,16 @@ from asmil.evaluation.comparison.findings import (
     RunScores,
     SeedTests,
 )
-from asmil.evaluation.comparison.pairing import (
-    ComparedRun,
-    PairedPredictions,
-    Rows,
-    open_runs,
-    pair_runs,
-    pairs_of,
-)
+from asmil.evaluation.comparison.pairing import ComparedRun, PairedPredictions, Rows, open_runs, pair_runs, pairs_of
 from asmil.evaluation.run_alarms import alarms_given
 from asmil.evaluation.run_evaluation import Request, Role
 from asmil.evaluation.slide_evaluation import few_per_class
-from asmil.evaluation.statistics import (
-    CombinationRule,
-    Draws,
-    bootstrap_p,
-    combine_p,
-    corrected_resampled_t,
-    delong,
-    draw_seeds_and_patients,
-    holm,
-    permutation_f1,
-    summarize_seed_bootstrap,
-)
+from asmil.evaluation.statistics import CombinationRule, Draws
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
 from asmil.tables.arrays import Floats
+from asmil.tasks import intervals
 from asmil.tasks.base import Metric
-from asmil.tasks.intervals import (
-    difference_interval,
-    draw_patients,
-    edge_interval,
-    estimate,
-    has_collapsed,
-    is_at_edge,
-    number_patients,
-    percentile_interval,
-    under_draws,
-    widest,
-)
 from asmil.tasks.metrics import predicted_classes
 from asmil.tasks.weighted import has_two_classes
 
@@ -128,14 +100,14 @@ def compare_runs(
 
 def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunScores], int]:
     """Every run with its metrics, and the number of skipped bootstrap resamples."""
-    counts = draw_patients(paired.n_patients, asked.resamples, asked.seed)
+    counts = intervals.draw_patients(paired.n_patients, asked.resamples, asked.seed)
     drawn = paired.under(counts, list(paired.runs.values()))
     scores = {}
     for name, run in paired.runs.items():
         metrics = {}
         for metric in paired.metrics:
             per_seed = paired.per_seed(run, metric)
-            metrics[metric.name] = estimate(
+            metrics[metric.name] = intervals.estimate(
                 float(per_seed.mean()),
                 drawn[name, metric.name].mean(axis=1),
                 at_edge=partial(_at_edge, paired, run, metric),
@@ -161,36 +133,36 @@ def _differences(
         ours, theirs = paired.runs[run], paired.runs[reference]
         sizes = len(ours.seeds), len(theirs.seeds)
         if sizes not in known:
-            draws = draw_seeds_and_patients(*sizes, paired.n_patients, asked.resamples, asked.seed)
+            draws = statistics.draw_seeds_and_patients(*sizes, paired.n_patients, asked.resamples, asked.seed)
             involved = [candidate for candidate in paired.runs.values() if len(candidate.seeds) in sizes]
             known[sizes] = draws, paired.under(draws.patients, involved)
         draws, values = known[sizes]
         for metric in paired.metrics:
             difference = float(paired.per_seed(ours, metric).mean() - paired.per_seed(theirs, metric).mean())
-            bootstrap = summarize_seed_bootstrap(
+            bootstrap = statistics.summarize_seed_bootstrap(
                 difference, values[run, metric.name], values[reference, metric.name], draws
             )
             single = [scores[name].metrics[metric.name] for name in (run, reference)]
             estimated = Estimate(
                 difference, bootstrap.interval, how="bootstrap over seeds and patients", skipped=bootstrap.skipped
             )
-            p = math.nan if any(map(is_at_edge, single)) else bootstrap.p
+            p = math.nan if any(map(intervals.is_at_edge, single)) else bootstrap.p
             yield Difference(run, reference, metric, _beside_edge(estimated, *single), bootstrap.sd, p)
 
 
 def _beside_edge(difference: Estimate, run: Estimate, reference: Estimate) -> Estimate:
     """The difference of two values; if one of them is at the edge, with an interval that allows for this."""
-    if not (is_at_edge(run) or is_at_edge(reference)):
+    if not (intervals.is_at_edge(run) or intervals.is_at_edge(reference)):
         return difference
-    interval = difference_interval(run, reference)
+    interval = intervals.difference_interval(run, reference)
     return replace(difference, interval=interval, how=AT_THE_EDGE if interval.is_defined else TOO_FEW)
 
 
 def _at_edge(paired: PairedPredictions, run: ComparedRun, metric: Metric) -> Interval:
     """The interval of a metric that is the same in all resamples of patients."""
     rows = paired.rows
-    return widest(
-        edge_interval(rows.task, metric, rows.truth[part], of_seed[part], rows.patients[part].tolist())
+    return intervals.widest(
+        intervals.edge_interval(rows.task, metric, rows.truth[part], of_seed[part], rows.patients[part].tolist())
         for of_seed in run.predictions
         for part in paired.parts[metric.name]
     )
@@ -212,7 +184,7 @@ def _with_tests(paired: PairedPredictions, difference: Difference, asked: Reques
     # with a single pair of seeds this would repeat the test of the ensembles
     if len(p) > 1 and not any(map(math.isnan, p)):
         seeds = tuple(zip(run.seeds, reference.seeds, strict=False))
-        per_seed = SeedTests(seeds, p, SEED_RULE, combine_p(p, SEED_RULE))
+        per_seed = SeedTests(seeds, p, SEED_RULE, statistics.combine_p(p, SEED_RULE))
     means = run.predictions.mean(axis=0), reference.predictions.mean(axis=0)
     ensemble = _ensemble_test(paired, difference.metric, *means, test(*means), asked)
     return replace(difference, ensemble=ensemble, per_seed=per_seed)
@@ -237,7 +209,8 @@ def _ensemble_test(
     """
     assert metric.function is not None
     (joined, ours), (_, theirs) = paired.rows.by_slide(ours), paired.rows.by_slide(theirs)
-    patient, function = number_patients(joined.patients.tolist()), metric.function
+    names, function = joined.patients.tolist(), metric.function
+    patient = intervals.number_patients(names)
 
     def measure(counts: Floats) -> dict[str, Floats]:
         values = [function(joined.truth, prediction, counts[:, patient]) for prediction in (ours, theirs)]
@@ -245,23 +218,24 @@ def _ensemble_test(
         return {"values": np.where(several[:, None], np.stack(values, axis=1), np.nan)}
 
     plain = measure(np.ones((1, paired.n_patients)))["values"][0]
-    values = under_draws(measure, draw_patients(paired.n_patients, asked.resamples, asked.seed), len(patient))["values"]
+    drawn = intervals.draw_patients(paired.n_patients, asked.resamples, asked.seed)
+    values = intervals.under_draws(measure, drawn, len(patient))["values"]
     run, reference = (
-        estimate(
+        intervals.estimate(
             float(plain[k]),
             values[:, k],
-            at_edge=partial(edge_interval, joined.task, metric, joined.truth, prediction, joined.patients.tolist()),
+            at_edge=partial(intervals.edge_interval, joined.task, metric, joined.truth, prediction, names),
         )
         for k, prediction in enumerate((ours, theirs))
     )
     samples = values[:, 0] - values[:, 1]
     difference = Estimate(
-        run.value - reference.value, percentile_interval(samples), skipped=int(np.isnan(samples).sum())
+        run.value - reference.value, intervals.percentile_interval(samples), skipped=int(np.isnan(samples).sum())
     )
     test, p = tested.test, tested.p
     if test == PER_CLASS:
-        test, p = "bootstrap over patients", bootstrap_p(samples)
-    if metric.paired_test == "delong" and (is_at_edge(run) or is_at_edge(reference)):
+        test, p = "bootstrap over patients", statistics.bootstrap_p(samples)
+    if metric.paired_test == "delong" and (intervals.is_at_edge(run) or intervals.is_at_edge(reference)):
         p = math.nan  # the variance of an AUC of 1 is estimated as 0
     return EnsembleTest(
         test, run.value, reference.value, _beside_edge(difference, run, reference), p, tested.classes, tested.reason
@@ -279,13 +253,13 @@ def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> _Tested:
     for label in labels:
         name = rows.task.names[label]
         try:
-            test = delong((joined.truth == label).astype(np.intp), ours[:, label], theirs[:, label])
+            test = statistics.delong((joined.truth == label).astype(np.intp), ours[:, label], theirs[:, label])
         except AsmilError as error:
             reasons.append(f"class {name}: {error}")
         else:
-            interval = UNDEFINED if has_collapsed(test.interval) else test.interval
+            interval = UNDEFINED if intervals.has_collapsed(test.interval) else test.interval
             tested.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, interval, test.z, test.p))
-    adjusted = holm([row.p for row in tested])
+    adjusted = statistics.holm([row.p for row in tested])
     classes = tuple(replace(row, p_holm=float(p)) for row, p in zip(tested, adjusted, strict=True))
     return _Tested(
         test="DeLong" if len(rows.task.names) == 2 else PER_CLASS,
@@ -300,7 +274,7 @@ def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> _T
     (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
     n_classes = len(rows.task.names)
     called = [predicted_classes(part) for part in (ours, theirs)]
-    test = permutation_f1(joined.truth, called[0], called[1], n_classes, joined.patients.tolist(), seed=seed)
+    test = statistics.permutation_f1(joined.truth, called[0], called[1], n_classes, joined.patients.tolist(), seed=seed)
     how = "exact" if test.exact else f"{test.patterns} random patterns"
     return _Tested(f"permutation by patient, {how}", test.p)
 
@@ -321,7 +295,7 @@ def _over_folds(
             raise AsmilError(sizes)
         if any(map(math.isnan, differences)):
             raise AsmilError("the metric is undefined in a fold")
-        test = corrected_resampled_t(differences, n_train, n_test)
+        test = statistics.corrected_resampled_t(differences, n_train, n_test)
     except AsmilError as error:
         return FoldTest(differences, mean, n_train, n_test, math.nan, df, math.nan, str(error))
     reach = float(stdtrit(df, 0.975)) * math.sqrt(
@@ -365,7 +339,7 @@ def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
 def _adjusted(p: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values of those that are defined; the others stay nan."""
     family = [index for index, value in enumerate(p) if not math.isnan(value)]
-    adjusted = dict(zip(family, holm([p[index] for index in family]).tolist(), strict=True))
+    adjusted = dict(zip(family, statistics.holm([p[index] for index in family]).tolist(), strict=True))
     return [adjusted.get(index, math.nan) for index in range(len(p))]
 
 
@@ -390,7 +364,7 @@ def _warnings(
         f"{metric.title} of {name}"
         for name, run in scores.items()
         for metric in paired.metrics
-        if is_at_edge(run.metrics[metric.name])
+        if intervals.is_at_edge(run.metrics[metric.name])
     ]
     if at_edge:
         yield (

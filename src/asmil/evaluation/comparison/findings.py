@@ -12,12 +12,9 @@ from asmil.cohort.units import UnitKind
 from asmil.evaluation.comparison.pairing import PairedPredictions
 from asmil.evaluation.run_evaluation import PART_TITLES, Role
 from asmil.reporting import Estimate, Interval
-from asmil.reporting.formats import format_count, format_signed
+from asmil.reporting.formats import ROUNDED, format_count, format_signed
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.base import Metric, PredictionFormat
-
-ROUNDED = 5e-4
-"""Smaller differences read 0.000."""
 
 
 @dataclass(frozen=True)

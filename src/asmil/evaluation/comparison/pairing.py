@@ -92,7 +92,6 @@ class PairedPredictions:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients."""
         return len(set(self.rows.patients))
 
     def per_seed(self, run: ComparedRun, metric: Metric) -> Floats:

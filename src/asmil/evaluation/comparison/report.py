@@ -137,11 +137,9 @@ def runs_table(comparison: Comparison) -> Table:
         [
             Cell(run.name, (f"{run.method}, preset {run.preset}",)),
             *(
-                estimate_cell(
-                    metric_estimate, _spread(metric_estimate), strong=_is_shown_best(comparison, run.name, metric)
-                )
+                estimate_cell(value, _spread(value), strong=_is_shown_best(comparison, run.name, metric))
                 for metric in comparison.metrics
-                for metric_estimate in [run.metrics[metric.name]]
+                for value in [run.metrics[metric.name]]
             ),
             str(len(run.seeds)),
         ]
@@ -409,7 +407,7 @@ def _difference_to_dict(difference: Difference) -> dict[str, Any]:
         "p": difference.p,
         "ensemble": None if difference.ensemble is None else _ensemble_to_dict(difference.ensemble),
         "p_holm": difference.p_holm,
-        "folds": None if difference.folds is None else _folds_to_dict(difference.folds),
+        "folds": None if difference.folds is None else _estimate_to_dict(difference.folds),
         "per_seed": difference.per_seed,
     }
 
@@ -418,12 +416,10 @@ def _ensemble_to_dict(test: EnsembleTest) -> dict[str, Any]:
     classes = [
         {"class": row.name, **_without(row, "name", "interval"), **row.interval._asdict()} for row in test.classes
     ]
-    interval = test.estimate.interval._asdict()
-    numbers = {**_without(test, "estimate"), "difference": test.difference, **interval}
-    return {**numbers, "classes": classes, "reason": test.reason or None}
+    return {**_estimate_to_dict(test), "classes": classes, "reason": test.reason or None}
 
 
-def _folds_to_dict(test: FoldTest) -> dict[str, Any]:
+def _estimate_to_dict(test: EnsembleTest | FoldTest) -> dict[str, Any]:
     return {**_without(test, "estimate"), "difference": test.estimate.value, **test.estimate.interval._asdict()}
 
 
@@ -457,63 +453,44 @@ def _run_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 def _difference_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """One row per pair, metric and quantity; undefined values are empty."""
+
+    def resampled(estimate: Estimate) -> dict[str, int]:
+        return {"resamples": comparison.resamples, "skipped_resamples": estimate.skipped}
+
+    of_ensemble = f"difference of {HOW['ensemble']}"
     for row in comparison.differences:
         pair = {"run": row.run, "reference": row.reference, "metric": row.metric.name, "class": ""}
-        yield {
-            **pair,
-            "quantity": "mean over seeds",
-            **_numbers(row.estimate, HOW["difference"], HOW["difference_interval"]),
-            "sd": row.sd,
-            "p_of": HOW["difference_p"],
-            "p": row.p,
-            "p_holm": row.p_holm,
-            "holm_family": comparison.family,
-            "resamples": comparison.resamples,
-            "skipped_resamples": row.estimate.skipped,
-        }
-        ensemble, folds, of_ensemble = row.ensemble, row.folds, f"difference of {HOW['ensemble']}"
-        if ensemble is not None:
-            yield {
-                **pair,
-                "quantity": "seed ensemble",
-                **_numbers(ensemble.estimate, of_ensemble, HOW["ensemble_interval"]),
-                "p_of": ensemble.test,
-                "p": ensemble.p,
-                "p_holm": ensemble.p_holm,
-                "holm_family": comparison.ensemble_family,
-                "resamples": comparison.resamples,
-                "skipped_resamples": ensemble.estimate.skipped,
-            }
-        for of_class in row.classes:
-            yield {
-                **pair,
-                "metric": "auc",
-                "class": of_class.name,
-                "quantity": "seed ensemble",
-                **_numbers(Estimate(of_class.difference, of_class.interval), of_ensemble, "DeLong"),
-                "p_of": "DeLong, Holm over classes",
-                "p": of_class.p,
-                "p_holm": of_class.p_holm,
-                "holm_family": len(row.classes),
-            }
-        if folds is not None:
-            yield {
-                **pair,
-                "quantity": "mean over folds",
-                **_numbers(folds.estimate, HOW["folds"], HOW["folds_interval"]),
-                "p_of": "corrected resampled t-test",
-                "p": folds.p,
-                "folds": len(folds.differences),
-                "t_folds": folds.t,
-            }
-        if row.per_seed is not None:
-            yield {
-                **pair,
-                "quantity": "pairs of seeds",
-                "p_of": f"one test per pair of seeds, combined: {row.per_seed.rule}",
-                "p": row.per_seed.p_combined,
-                "p_seeds": " ".join(f"{p:.6g}" for p in row.per_seed.p),
-            }
+        yield (
+            {**pair, "quantity": "mean over seeds"}
+            | _numbers(row.estimate, HOW["difference"], HOW["difference_interval"])
+            | {"sd": row.sd, "p_of": HOW["difference_p"], "p": row.p, "p_holm": row.p_holm}
+            | {"holm_family": comparison.family, **resampled(row.estimate)}
+        )
+        if (ensemble := row.ensemble) is not None:
+            yield (
+                {**pair, "quantity": "seed ensemble"}
+                | _numbers(ensemble.estimate, of_ensemble, HOW["ensemble_interval"])
+                | {"p_of": ensemble.test, "p": ensemble.p, "p_holm": ensemble.p_holm}
+                | {"holm_family": comparison.ensemble_family, **resampled(ensemble.estimate)}
+            )
+        for tested in row.classes:
+            yield (
+                {**pair, "metric": "auc", "class": tested.name, "quantity": "seed ensemble"}
+                | _numbers(Estimate(tested.difference, tested.interval), of_ensemble, "DeLong")
+                | {"p_of": "DeLong, Holm over classes", "p": tested.p, "p_holm": tested.p_holm}
+                | {"holm_family": len(row.classes)}
+            )
+        if (folds := row.folds) is not None:
+            yield (
+                {**pair, "quantity": "mean over folds"}
+                | _numbers(folds.estimate, HOW["folds"], HOW["folds_interval"])
+                | {"p_of": "corrected resampled t-test", "p": folds.p}
+                | {"folds": len(folds.differences), "t_folds": folds.t}
+            )
+        if (seeds := row.per_seed) is not None:
+            combined = f"one test per pair of seeds, combined: {seeds.rule}"
+            each = " ".join(f"{p:.6g}" for p in seeds.p)
+            yield {**pair, "quantity": "pairs of seeds", "p_of": combined, "p": seeds.p_combined, "p_seeds": each}
 
 
 def _numbers(estimate: Estimate, what: str, interval: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.tile_maps import Booleans, MaskFrame
+from asmil.evaluation.localization.tile_maps import MaskFrame
 from asmil.slides.annotations import (
     MASK_SUFFIXES,
     AnnotationFiles,
@@ -19,6 +19,7 @@ from asmil.slides.annotations import (
     tumor_area,
 )
 from asmil.slides.class_names import ClassNames
+from asmil.tables.arrays import Booleans
 
 MOST_NAMED = 5
 

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks.checked_arrays import mask_of
 
-Booleans = npt.NDArray[np.bool_]
 Labels = npt.NDArray[np.int32]
 
 MASK_DOWNSAMPLE = 32

@@ -15,12 +15,7 @@ from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
-from asmil.evaluation.localization.slide_evaluator import (
-    LocalizationProtocol,
-    Mask,
-    SlideEvaluator,
-    SlideMeasures,
-)
+from asmil.evaluation.localization.slide_evaluator import LocalizationProtocol, SlideMeasures, evaluate_maps
 from asmil.evaluation.localization.tile_maps import TileTruth, Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
 from asmil.evaluation.run_alarms import alarms_of_run
@@ -30,7 +25,7 @@ from asmil.runs.bundle import refuse_bundle
 from asmil.runs.cohort import RunCohort
 from asmil.runs.stored_labels import label_changes
 from asmil.slides.class_names import ClassNames
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tables.names import plain_spaces
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.intervals import drawn_slides, estimate, mean_estimate, ratio_estimate
@@ -113,7 +108,7 @@ class Localization:
     normal: frozenset[str]
     slides: tuple[SlideMeasures, ...]
     summary: Summary
-    masks: Mapping[str, Mask]
+    masks: Mapping[str, Booleans]
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
@@ -122,7 +117,6 @@ class Localization:
 
     @property
     def name(self) -> str:
-        """Name of the run folder."""
         return self.path.resolve().name
 
 
@@ -147,8 +141,8 @@ def localize_run(
     normal = normal_labels([*maps.run.classes, *cohort.classes], settings.normal)
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
     truth = _truth(settings, cohort)
-    evaluator = SlideEvaluator(maps, truth, protocol, normal, n_masks)
-    slides, masks, failed = evaluator.evaluate(wanted, progress or (lambda done, total: None))
+    report = progress or (lambda done, total: None)
+    slides, masks, failed = evaluate_maps(maps, wanted, truth, protocol, normal, n_masks, report)
     problems += failed
     if not slides:
         listed = "".join(f"\n  - {line}" for line in [*problems, *truth.notes()])

@@ -56,11 +56,13 @@ def write_localization(localization: Localization, folder: Path | str) -> Path:
 def localization_document(localization: Localization) -> Document:
     """The content of the report."""
     patients = format_count(localization.summary.n_patients, "patient")
+    froc = Figure(froc_figure(localization), "FROC", "Rings: the sensitivities that FROC averages.")
+    slides = Figure(slides_figure(localization), "Dice and specificity", "One point per slide; bars are means.")
     sections = [
         *problem_sections(localization.problems),
         Section("Results", [_measures(localization), _sensitivities(localization)]),
         Section("Slides", [*_maps(localization), *_slides(localization)]),
-        Section("Curves", _result_figures(localization)),
+        Section("Curves", [SideBySide([froc, slides])]),
     ]
     return Document(
         kind="Localization",
@@ -145,17 +147,6 @@ def _sensitivities(localization: Localization) -> Table:
         caption="Sensitivity for lesions at each number of false positives per slide; FROC is their mean.",
         in_terminal=True,
     )
-
-
-def _result_figures(localization: Localization) -> list[Block]:
-    return [
-        SideBySide(
-            [
-                Figure(froc_figure(localization), "FROC", "Rings: the sensitivities that FROC averages."),
-                Figure(slides_figure(localization), "Dice and specificity", "One point per slide; bars are means."),
-            ]
-        )
-    ]
 
 
 def _maps(localization: Localization) -> list[Block]:

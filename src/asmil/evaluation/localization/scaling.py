@@ -84,11 +84,9 @@ def _between(values: Floats, low: float, high: float) -> Floats:
 
 
 def _ranks(values: Floats) -> Floats:
-    distinct, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    if len(distinct) == 1:
-        return np.zeros_like(values)
-    average_rank = counts.cumsum() - (counts - 1) / 2
-    return np.asarray(average_rank[index] / values.size)
+    from scipy.stats import rankdata
+
+    return np.zeros_like(values) if values.min() == values.max() else rankdata(values) / values.size
 
 
 def _times_fair_share(values: Floats) -> Floats:

@@ -6,31 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.cohort.manifest import Slide
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
+from asmil.evaluation.localization import tile_maps
 from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps, SlideMap
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
 from asmil.evaluation.localization.points import Conversion, points_from_tiles
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
-from asmil.evaluation.localization.tile_maps import (
-    Truth,
-    all_tumor_tiles_positive,
-    dice,
-    highest_specificity,
-    regions_found,
-    specificity,
-    tile_mask,
-    tile_overlap,
-)
+from asmil.evaluation.localization.tile_maps import Truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.reporting.estimate import NAN
-from asmil.tables.arrays import Floats
-
-Mask = npt.NDArray[np.bool_]
+from asmil.tables.arrays import Booleans, Floats
 
 
 @dataclass(frozen=True)
@@ -75,7 +64,7 @@ class SlideMeasures:
     map: SlideMap
     is_normal: bool
     tumor_probability: float
-    tumor: Mask
+    tumor: Booleans
     tumor_mm2: float
     n_regions: int
     n_lesions: int
@@ -87,85 +76,73 @@ class SlideMeasures:
 
     @property
     def name(self) -> str:
-        """The name of the slide."""
         return self.map.slide.slide
 
 
-@dataclass(frozen=True)
-class SlideEvaluator:
-    """Compare the maps of a run with the truth; an error in one slide does not stop the others.
+def evaluate_maps(
+    maps: EvaluatedMaps,
+    slides: Sequence[Slide],
+    truth: Truth,
+    protocol: LocalizationProtocol,
+    normal: frozenset[str],
+    n_masks: int,
+    progress: Progress,
+) -> tuple[list[SlideMeasures], dict[str, Booleans], list[str]]:
+    """The metrics of the slides, the masks of the first `n_masks` tumor slides, and the errors of slides that failed.
+
+    There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
 
     normal: labels of normal slides
-    n_masks: number of tumor slides whose masks are kept for figures
     """
+    measured: list[SlideMeasures] = []
+    masks: dict[str, Booleans] = {}
+    problems: list[str] = []
+    read: list[SlideMap] = []
+    for done, slide in enumerate(slides, start=1):
+        try:
+            read.append(maps.map_of(slide))
+        except AsmilError as error:
+            problems.append(_describe(slide, error))
+        progress(done, 2 * len(slides))
+    is_attention = maps.kind == "attention"
+    limits = limits_of(read, is_attention) if read and "cohort" in protocol.scalings else None
+    normal_classes = [index for index, name in enumerate(maps.run.classes) if name in normal]
+    for done, slide_map in enumerate(read, start=1):
+        try:
+            tumor = _tumor_mask(slide_map, truth, normal)
+            probability = float(np.clip(1 - slide_map.probabilities[normal_classes].sum(), 0, 1))
+            scores = {
+                scaling: scaled_map(slide_map.heat, scaling, probability, limits, is_attention)
+                for scaling in protocol.scalings
+            }
+            measured.append(measure_slide(slide_map, tumor, probability, scores, protocol))
+            if tumor is not None and len(masks) < n_masks:
+                masks[slide_map.slide.slide] = tumor
+        except AsmilError as error:
+            problems.append(_describe(slide_map.slide, error))
+        progress(len(slides) + done, len(slides) + len(read))
+    return measured, masks, problems
 
-    maps: EvaluatedMaps
-    truth: Truth
-    protocol: LocalizationProtocol
-    normal: frozenset[str]
-    n_masks: int
 
-    def evaluate(
-        self, slides: Sequence[Slide], progress: Progress
-    ) -> tuple[list[SlideMeasures], dict[str, Mask], list[str]]:
-        """The metrics of the slides, the masks of the first tumor slides, and the errors of slides that failed.
-
-        There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
-        """
-        measured: list[SlideMeasures] = []
-        masks: dict[str, Mask] = {}
-        problems: list[str] = []
-        read: list[SlideMap] = []
-        for done, slide in enumerate(slides, start=1):
-            try:
-                read.append(self.maps.map_of(slide))
-            except AsmilError as error:
-                problems.append(_describe(slide, error))
-            progress(done, 2 * len(slides))
-        limits = limits_of(read, self._is_attention) if read and "cohort" in self.protocol.scalings else None
-        for done, slide_map in enumerate(read, start=1):
-            try:
-                tumor = self._tumor_mask(slide_map)
-                measured.append(self._measure(slide_map, tumor, limits))
-                if tumor is not None and len(masks) < self.n_masks:
-                    masks[slide_map.slide.slide] = tumor
-            except AsmilError as error:
-                problems.append(_describe(slide_map.slide, error))
-            progress(len(slides) + done, len(slides) + len(read))
-        return measured, masks, problems
-
-    @property
-    def _is_attention(self) -> bool:
-        return self.maps.kind == "attention"
-
-    def _measure(self, slide_map: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
-        normal = [index for index, name in enumerate(self.maps.run.classes) if name in self.normal]
-        probability = float(np.clip(1 - slide_map.probabilities[normal].sum(), 0, 1))
-        scores = {
-            scaling: scaled_map(slide_map.heat, scaling, probability, limits, self._is_attention)
-            for scaling in self.protocol.scalings
-        }
-        return measure_slide(slide_map, tumor, probability, scores, self.protocol)
-
-    def _tumor_mask(self, slide_map: SlideMap) -> Mask | None:
-        """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
-        name, label = slide_map.slide.slide, slide_map.slide.label
-        mask = self.truth.tumor(name, slide_map.frame)
-        if label in self.normal:
-            if mask is not None and mask.any():
-                raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
-            return None
-        if mask is None:
-            raise AsmilError(
-                f"{name}: the label is {label}, but there is no annotation; add one, use --normal {label} if this "
-                "label means normal, or leave the slide out with --skip-list"
-            )
-        if not mask.any():
-            raise AsmilError(
-                f"{name}: the label is {label}, but no tumor is annotated; give the tumor classes with --tumor, "
-                "or leave the slide out with --skip-list"
-            )
-        return mask
+def _tumor_mask(slide_map: SlideMap, truth: Truth, normal: frozenset[str]) -> Booleans | None:
+    """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
+    name, label = slide_map.slide.slide, slide_map.slide.label
+    mask = truth.tumor(name, slide_map.frame)
+    if label in normal:
+        if mask is not None and mask.any():
+            raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
+        return None
+    if mask is None:
+        raise AsmilError(
+            f"{name}: the label is {label}, but there is no annotation; add one, use --normal {label} if this "
+            "label means normal, or leave the slide out with --skip-list"
+        )
+    if not mask.any():
+        raise AsmilError(
+            f"{name}: the label is {label}, but no tumor is annotated; give the tumor classes with --tumor, "
+            "or leave the slide out with --skip-list"
+        )
+    return mask
 
 
 def _describe(slide: Slide, error: AsmilError) -> str:
@@ -190,7 +167,7 @@ def scaled_map(
 
 def measure_slide(
     slide_map: SlideMap,
-    truth: Mask | None,
+    truth: Booleans | None,
     tumor_probability: float,
     scores: Mapping[Scaling, Floats],
     protocol: LocalizationProtocol,
@@ -201,7 +178,7 @@ def measure_slide(
     overlap = (
         np.zeros(len(frame.coords))
         if truth is None
-        else tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
+        else tile_maps.tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
     )
     tumor = overlap > 0
     ranking = rank_tiles([tumor], [slide_map.heat]).mean
@@ -215,19 +192,19 @@ def measure_slide(
         tumor_probability=tumor_probability,
         tumor=tumor,
         tumor_mm2=0.0 if truth is None else float(truth.sum()) * (frame.um_per_pixel / 1000) ** 2,
-        n_regions=0 if truth is None else len(regions_found(truth, truth)),
+        n_regions=0 if truth is None else len(tile_maps.regions_found(truth, truth)),
         n_lesions=0 if lesions is None else lesions.n_lesions,
         n_itc=0 if lesions is None else len(lesions.itc),
         tile_auc=ranking.auc,
         tile_ap=ranking.ap,
-        best_specificity=highest_specificity(len(tumor)) if truth is None else NAN,
+        best_specificity=tile_maps.highest_specificity(len(tumor)) if truth is None else NAN,
         scaled=scaled,
     )
 
 
 def _measure_scaled(
     slide_map: SlideMap,
-    truth: Mask | None,
+    truth: Booleans | None,
     overlap: Floats,
     lesions: EvaluationMask | None,
     scores: Floats,
@@ -243,13 +220,13 @@ def _measure_scaled(
     positive = scores >= threshold
     measures = ScaledMeasures(scores, int(positive.sum()), len(points), hits)
     if truth is None:
-        return replace(measures, specificity=specificity(scores, threshold))
-    predicted = tile_mask(frame.coords, positive, frame.tile_px, truth.shape, frame.downsample)
-    found_regions = regions_found(truth, predicted)
+        return replace(measures, specificity=tile_maps.specificity(scores, threshold))
+    predicted = tile_maps.tile_mask(frame.coords, positive, frame.tile_px, truth.shape, frame.downsample)
+    found_regions = tile_maps.regions_found(truth, predicted)
     return replace(
         measures,
-        dice=dice(predicted, truth),
+        dice=tile_maps.dice(predicted, truth),
         regions_found=float(found_regions.sum()),
         without_missed_region=float(found_regions.all()),
-        without_missed_tile=float(all_tumor_tiles_positive(overlap, positive)),
+        without_missed_tile=float(tile_maps.all_tumor_tiles_positive(overlap, positive)),
     )

@@ -20,10 +20,9 @@ from asmil.cohort.tile_truth import read_tile_truth
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
 from asmil.explain.tile_map import SlideFrame
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks.checked_arrays import corners_of, flags_of, mask_of, numbers_of, one_per_tile
 
-Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.intp]
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tables.arrays import Floats
+from asmil.reporting.estimate import mean_defined
+from asmil.tables.arrays import Booleans, Floats
 from asmil.tasks.checked_arrays import floats_of
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
-Booleans = npt.NDArray[np.bool_]
 MOST_SCORES = 4096
 """If there are more distinct scores, they are grouped into this many bins of equal size, whose tiles count as ties."""
 ROWS_AT_ONCE = 256
@@ -73,14 +73,9 @@ def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) 
     pooled = RankedTiles(tumor, scores).measure(np.ones(len(scores)))
     ones = np.ones(1)
     per_slide = [RankedTiles([truth], [values]).measure(ones) for truth, values in zip(tumor, scores, strict=True)]
-    mean = Ranking(_mean([ranking.auc for ranking in per_slide]), _mean([ranking.ap for ranking in per_slide]))
+    mean = Ranking(*(mean_defined(getattr(ranking, name) for ranking in per_slide) for name in ("auc", "ap")))
     truth = np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64).reshape(-1) for part in tumor)])
     return TileRanking(pooled, mean, per_slide, float(truth.mean()) if truth.size else float("nan"))
-
-
-def _mean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
 
 
 def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], counts: Floats) -> tuple[Floats, Floats]:

@@ -14,7 +14,6 @@ from asmil.settings.config import flat as flattened
 
 FEWEST_TILES = 10
 """Slides with at most this many tiles raise no alarm: their attention can be flat or peaked by chance."""
-UNIFORM_SHARE = FLAT_SHARE
 ONE_TILE_WEIGHT = 0.9
 MOVING_JSD = 0.005
 MOVING_RELATIVE = 0.005
@@ -106,46 +105,46 @@ def alarms_of(
 def _uniform(
     settings: StoredSettings, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]
 ) -> Alarm | None:
-    flat = slides["effective_share"] > UNIFORM_SHARE
-    extent = _extent(slides, flat, folds)
-    if extent is None:
+    flat = slides["effective_share"] > FLAT_SHARE
+    if (extent := _extent(slides, flat, folds)) is None:
         return None
+    where, some = extent
     shares = times.groupby([*TRAINING, "slide"])["effective_share"].agg(["min", "last"])
     others = slides[flat].join(shares, on=[*TRAINING, "slide"])
     lowest, last = others["min"].median(), others["last"].median()
     faster = f"raise the learning rate with {_scaled(settings, 3, 'training.lr')}"
     longer = f"train longer with {_scaled(settings, 2, 'training.epochs')}"
     proposals = [*_less_flattening(settings), faster, longer]
-    if others["min"].min() > UNIFORM_SHARE:
+    if others["min"].min() > FLAT_SHARE:
         when = "at every recording"
-    elif last > UNIFORM_SHARE:
+    elif last > FLAT_SHARE:
         when = f"at the epoch that was kept, but less so before (lowest share {lowest:.2f})"
     else:
         when = f"at the epoch that was kept, but not at the end of training (share {last:.2f} there)"
         proposals = ["keep the last epoch with `--set training.select=last`"]
     return Alarm(
         "uniform",
-        f"the attention is nearly uniform {when}, {extent.text}: the effective share is above {UNIFORM_SHARE:g} "
+        f"the attention is nearly uniform {when}, {where}: the effective share is above {FLAT_SHARE:g} "
         f"(median {slides.loc[flat, 'effective_share'].median():.3f}). The model almost averages the tiles. A "
         "small JSD means nothing here, since flat attention cannot move; the ranking of the tiles may still be right.",
         _to_try(proposals),
-        extent.some,
+        some,
     )
 
 
 def _one_tile(settings: StoredSettings, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
     peaked = slides["max_weight"] > ONE_TILE_WEIGHT
-    extent = _extent(slides, peaked, folds)
-    if extent is None:
+    if (extent := _extent(slides, peaked, folds)) is None:
         return None
+    where, some = extent
     proposals = [*_own_rule(settings, ("sparsemax", "entmax")), _more_anchor(settings), _more_entropy(settings)]
     return Alarm(
         "one_tile",
-        f"one tile gets nearly all the attention {extent.text}: its weight is above {ONE_TILE_WEIGHT:g} (median "
+        f"one tile gets nearly all the attention {where}: its weight is above {ONE_TILE_WEIGHT:g} (median "
         f"{slides.loc[peaked, 'max_weight'].median():.3f}). The prediction rests on that tile alone; check whether it "
         "shows the lesion or an artifact.",
         _to_try([*proposals, _learn_slower(settings)]),
-        extent.some,
+        some,
     )
 
 
@@ -154,9 +153,9 @@ def _moving(
 ) -> Alarm | None:
     ended = slides[slides["finished"].astype(bool)]
     moving = (ended["jsd_late"] > MOVING_JSD) & (ended["jsd_relative"] > MOVING_RELATIVE)
-    extent = _extent(ended, moving, folds)
-    if extent is None:
+    if (extent := _extent(ended, moving, folds)) is None:
         return None
+    where, some = extent
     seen = ended[moving]
     apart = times.groupby([*TRAINING, "slide"])["epoch"].diff().median()
     step = "from one epoch to the next" if apart == 1 else f"between recordings {apart:.2g} epochs apart"
@@ -165,11 +164,11 @@ def _moving(
         calmer = "decay the learning rate with `--set training.schedule=cosine`, which settles any model at the end"
     return Alarm(
         "moving",
-        f"the attention was still moving when training ended, {extent.text}: {step} the late JSD is "
+        f"the attention was still moving when training ended, {where}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
         _to_try([_more_anchor(settings), _learn_slower(settings), calmer]),
-        extent.some,
+        some,
     )
 
 
@@ -191,28 +190,23 @@ def _seeds_disagree(settings: StoredSettings, agreement: pd.DataFrame, *, flat: 
     )
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """Which trainings are affected. text: with the number of slides; some: `in 1 of 3 trainings`, empty if all are."""
+def _extent(slides: pd.DataFrame, flags: pd.Series[bool], folds: Mapping[int, str]) -> tuple[str, str] | None:
+    """The affected slides and trainings, and `in 1 of 3 trainings` (empty if all are affected), as phrases.
 
-    text: str
-    some: str = ""
-
-
-def _extent(slides: pd.DataFrame, flags: pd.Series[bool], folds: Mapping[int, str]) -> _Extent | None:
-    """The affected slides and trainings; None unless most slides of at least one training are affected."""
+    None unless most slides of at least one training are affected.
+    """
     by_training = flags.groupby([slides["fold"], slides["seed"]]).mean()
     named = [f"{folds[fold]} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
     if not named:
         return None
     counted = f"{flags.sum()} of {len(flags)}"
     if len(by_training) == 1:
-        return _Extent(f"on {counted} slides")
+        return f"on {counted} slides", ""
     shown = ", ".join(named[:TRAININGS_NAMED]) + ", ..." * (len(named) > TRAININGS_NAMED)
     some = f"in {len(named)} of {len(by_training)} trainings"
     if len(named) == len(by_training):
-        return _Extent(f"{some} ({counted} slides, counted per training)")
-    return _Extent(f"{some} ({shown}; {counted} slides, counted per training)", some)
+        return f"{some} ({counted} slides, counted per training)", ""
+    return f"{some} ({shown}; {counted} slides, counted per training)", some
 
 
 def _to_try(proposals: list[str]) -> str:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.tables.arrays import Floats
 from asmil.tasks.checked_arrays import Classes, classes_of, same_length
+from asmil.tasks.intervals import generator_of, units_of
 
 MOST_DISCORDANT_FOR_EXACT = 20
 TIE = 1e-12

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.reporting import Interval
 from asmil.tables.arrays import Floats
-from asmil.tasks import weighted
+from asmil.tasks.base import MetricFunction
 from asmil.tasks.checked_arrays import Classes, classes_of, numbers_of, same_length
-from asmil.tasks.intervals import percentile_interval, under_draws
+from asmil.tasks.classification import weighted_macro_auc, weighted_macro_f1
+from asmil.tasks.intervals import generator_of, percentile_interval, under_draws, units_of
+from asmil.tasks.weighted import binary_auc, has_two_classes
 
 SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
+METRICS: dict[SeedMetric, MetricFunction] = {
+    "auc": lambda target, scores, weights: binary_auc(target == 1, scores[:, 1], weights),
+    "macro_auc": weighted_macro_auc,
+    "macro_f1": weighted_macro_f1,
+}
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,8 @@ def bootstrap_seeds_and_patients(
     0.5 class 1 is predicted), or S x n x K probabilities; the two models may have different numbers of seeds.
     patients: n names; without them slides are resampled independently. Resamples with a single class are skipped.
     """
-    if metric not in get_args(SeedMetric):
-        raise AsmilError(f"the metric {metric!r} is unknown: {did_you_mean(str(metric), get_args(SeedMetric))}")
+    if metric not in METRICS:
+        raise AsmilError(f"the metric {metric!r} is unknown: {did_you_mean(str(metric), METRICS)}")
     a, b = _predictions("predictions_a", predictions_a, metric), _predictions("predictions_b", predictions_b, metric)
     if a.shape[2] != b.shape[2]:
         raise AsmilError(
@@ -156,21 +162,11 @@ def _under_draws(
 
     def measure(counts: Floats) -> dict[str, Floats]:
         weights = counts[:, units]
-        kept = weighted.has_two_classes(truth, predictions.shape[2], weights)
+        kept = has_two_classes(truth, predictions.shape[2], weights)
         return {metric: np.where(kept[:, None], _values(metric, truth, predictions, weights), np.nan)}
 
     return under_draws(measure, drawn, len(truth))[metric]
 
 
 def _values(metric: SeedMetric, truth: Classes, predictions: Floats, weights: Floats) -> Floats:
-    n_classes = predictions.shape[2]
-    columns = []
-    for of_seed in predictions:
-        if metric == "macro_f1":
-            confusion = weighted.weighted_confusion(truth, of_seed.argmax(axis=1), n_classes, weights)
-            columns.append(weighted.f1_scores(confusion).mean(axis=1))
-        elif metric == "auc":
-            columns.append(weighted.binary_auc(truth == 1, of_seed[:, 1], weights))
-        else:
-            columns.append(weighted.mean_defined(weighted.weighted_auc(truth, of_seed, weights)))
-    return np.stack(columns, axis=1)
+    return np.stack([METRICS[metric](truth, of_seed, weights) for of_seed in predictions], axis=1)

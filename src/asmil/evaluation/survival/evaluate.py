@@ -145,7 +145,6 @@ class SurvivalEvaluation(RunEvaluation):
 
     @property
     def sizes(self) -> str:
-        """How many patients were evaluated, as text."""
         return f"{self.n_patients} patients ({self.n_events} with the event)"
 
     def spread(self, estimate: Estimate) -> tuple[str, float]:
@@ -154,7 +153,6 @@ class SurvivalEvaluation(RunEvaluation):
         return ("seeds", estimate.sd_seeds) if math.isnan(sd) else ("folds", sd)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything found, for JSON: undefined numbers are None."""
         groups = self.risk_groups
         return {
             **super().to_dict(),
