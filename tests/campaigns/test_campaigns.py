@@ -102,6 +102,7 @@ def test_fuzzing_tells_outcomes_apart_and_reads_a_few_files():
     assert "4:" in done.stdout  # by which a finding is replayed
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="small disks are made as on Linux")
 def test_a_few_kills_and_a_full_disk():
     done = run("-c", INTERRUPTED)

@@ -39,6 +39,7 @@ def home(small_cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("undrawn_figures")
 def test_every_verb_reads_the_manifest_through_the_columns_of_the_run(home, tmp_path, asmil_here):
     run = home / "run"

@@ -113,6 +113,7 @@ def interrupted_arguments(path: Path, out: Path) -> list[str]:
     return list(map(str, arguments))
 
 
+@pytest.mark.heavy
 def test_what_was_finished_is_kept_when_the_command_is_killed(asmil_here, tmp_path):
     out = tmp_path / "out"
     arguments = interrupted_arguments(tmp_path / "a.npz", out)

@@ -144,7 +144,10 @@ PAPER = (
 )
 TRAIN = f"train cohort/cohort.csv {' '.join(TRAINED)} -o run -q"
 CLASSIC = "classic bags.csv --method mi_svm --folds 2 --seeds 1 --out classic --workers 1 -q"
+AUTO = "auto cohort/cohort.csv --out best --minutes 0.1 --method abmil --set training.epochs=1 -q"
 CASES = (
+    Case("auto", AUTO, "best", swap_labels, ("manifest rows",), ("cohort",)),
+    Case("auto", AUTO, "best", {"training.epochs=1": "training.epochs=2"}, ("training.epochs",), ("cohort",)),
     Case("heatmap", HEATMAP, "maps", train_again, ("slide-0003", "weights"), ("run",)),
     Case("heatmap", HEATMAP, "maps", other_features, ("slide-0003", "features"), ("run",)),
     Case("heatmap", HEATMAP, "maps", {"--tiles 0": "--tiles 0 --opacity 0.3"}, ("opacity",), ("run",)),
@@ -261,6 +264,7 @@ def lab(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     return tmp_path
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("undrawn_figures")
 @pytest.mark.parametrize(
     ("lab", "case"), [(case, case) for case in CASES], ids=[case.name for case in CASES], indirect=["lab"]

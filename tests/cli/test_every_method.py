@@ -22,6 +22,7 @@ def tiny_cohort(tmp_path_factory):
     return write_synthetic(tmp_path_factory.mktemp("tiny") / "cohort", config)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_trains_and_predicts(method, asmil_here, tiny_cohort, tmp_path):
     out = tmp_path / "run"

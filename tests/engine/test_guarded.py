@@ -59,6 +59,7 @@ def test_errors_are_those_of_their_items_and_keep_their_problems():
     assert last[0] == 1
 
 
+@pytest.mark.heavy
 def test_items_that_hang_or_crash_are_told_and_the_others_done(tmp_path: Path):
     os.mkfifo(tmp_path / "fifo")
     items = [("give", 0), ("hang", 1), ("die", 2), ("give", 3), ("open", str(tmp_path / "fifo")), ("give", 5)]

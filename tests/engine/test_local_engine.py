@@ -59,6 +59,7 @@ def test_a_job_that_kills_its_workers_is_told_and_takes_no_other_with_it():
     assert max(outcome.attempts for outcome in outcomes.values()) == 2
 
 
+@pytest.mark.heavy
 def test_a_job_that_hangs_is_named_its_process_ended_and_the_others_done(tmp_path: Path):
     notes: list[str] = []
     jobs = [("hang", "a.svs"), *[("double", n) for n in range(4)]]

@@ -311,8 +311,8 @@ def test_labels_without_meaning_end_at_chance(tmp_path, small_designs):
     [
         ("classification", "macro_auc", {"classes": 3}),
         ("survival", "c_index", {}),
-        ("regression", "r2", {}),
-        ("multilabel", "macro_auc", {}),
+        pytest.param("regression", "r2", {}, marks=pytest.mark.heavy),
+        pytest.param("multilabel", "macro_auc", {}, marks=pytest.mark.heavy),
     ],
 )
 def test_every_task(task, metric, options, tmp_path, small_designs):

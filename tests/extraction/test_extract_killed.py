@@ -112,6 +112,7 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on file sizes are set as on Linux")
 def test_a_full_disk_is_told_for_the_slide_and_the_others_are_done(tmp_path):
     write_slide(tmp_path / "slides" / "small.tif", side_px=400)

@@ -97,7 +97,9 @@ def test_a_program_keeps_its_helper_threads(threads, monkeypatch):
     monkeypatch.setattr("asmil.machine.process._owned", True)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lookahead_radam"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("adamw", "lookahead_radam"))]
+)
 def test_training_imports_no_compiler(optimizer):
     """torch's compiler takes seconds to import; torch's own optimizers stay as they are."""
     code = (

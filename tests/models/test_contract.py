@@ -200,6 +200,7 @@ CPU_CANNOT = ("mkldnn", "not implemented for")
 """How torch begins or ends the refusal of a product or convolution that this CPU has no half-precision form of."""
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 multiplies in another way
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_model_in_half_precision_runs_whole_and_in_chunks(name, dtype):
@@ -303,6 +304,7 @@ def _kilobytes(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory as Linux tells it")
 def test_a_large_bag_needs_no_matrix_of_all_pairs(name):
     tiles = 16_000

@@ -64,6 +64,7 @@ def compare(exported, module):
         torch.testing.assert_close(exported(*inputs(tiles)), module(*inputs(tiles)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "options"), [pytest.param(*case, id="-".join(map(str, case))) for case in cases()])
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::asmil.AsmilWarning")
 def test_answers_bags_of_other_sizes(name, options):

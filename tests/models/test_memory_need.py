@@ -33,6 +33,7 @@ def test_bytes_are_counted_while_they_are_alive():
     assert live.now == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", WHOLE)
 def test_the_estimate_is_near_what_a_larger_bag_needs(method):
     model = build(method, WIDTH, 2).eval()
@@ -42,6 +43,7 @@ def test_the_estimate_is_near_what_a_larger_bag_needs(method):
     assert live.peak <= bytes_needed(model, bag) <= 1.6 * live.peak
 
 
+@pytest.mark.heavy
 def test_a_bag_that_does_not_fit_is_refused_with_its_name_and_need(monkeypatch):
     model, bag = build("transmil", WIDTH, 2), bag_of(5000)
     monkeypatch.setattr(inference, "ESTIMATED_FROM_TILES", 4500)

@@ -1,6 +1,7 @@
 """Real histology bags, where the shared data is at hand."""
 
 import numpy as np
+import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
@@ -8,6 +9,7 @@ from asmil import MILClassifier
 from shared_data import SHARED_DATA, shared_file
 
 
+@pytest.mark.heavy
 def test_learns_from_the_breast_bags_of_ucsb():
     data = np.load(shared_file(SHARED_DATA / "ucsb" / "ucsb_breast.npz"))
     labels = data["label"]

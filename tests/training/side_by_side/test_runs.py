@@ -57,12 +57,12 @@ def files_of(folder):
         ("abmil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}, "record": {"attention": 2}}),
         ("asmil", {}),
         ("clam_sb", {"training": {"sampling": "balanced", "class_weights": "balanced", "weight_decay": 0.1}}),
-        ("clam_mb", {"model": {"inner": 16, "k_sample": 40, "k_rule": "half"}}),
-        ("dsmil", {}),
+        pytest.param("clam_mb", {"model": {"inner": 16, "k_sample": 40, "k_rule": "half"}}, marks=pytest.mark.heavy),
+        pytest.param("dsmil", {}, marks=pytest.mark.heavy),
         ("linear", {}),
-        ("max_pooling", {"model": {"level": "embedding"}}),
+        pytest.param("max_pooling", {"model": {"level": "embedding"}}, marks=pytest.mark.heavy),
         ("mean_pooling", {}),
-        ("transmil", {"model": {"inner": 16, "heads": 2}}),
+        pytest.param("transmil", {"model": {"inner": 16, "heads": 2}}, marks=pytest.mark.heavy),
     ],
 )
 def test_a_run_side_by_side_is_a_run_one_by_one(small_cohort, tmp_path, method, sections):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -355,11 +355,13 @@ class StackedSteps:
 
         Without oneDNN, whose products of many small matrices take twice as long as those of the BLAS library.
         """
-        blas: AbstractContextManager[object] = nullcontext()
-        if self.device.type == "cpu" and torch.backends.mkldnn.is_available():
-            blas = torch.backends.mkldnn.flags(enabled=False)
-        with plain_forms(), blas:
-            yield
+        before = torch.backends.mkldnn.enabled
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+        try:
+            with plain_forms():
+                yield
+        finally:
+            torch.backends.mkldnn.enabled = before
 
 
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:
