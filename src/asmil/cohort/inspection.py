@@ -81,13 +81,21 @@ def usable_headers(
     return infos, problems
 
 
-def headers_of(slides: Sequence[Slide], item_timeout_s: float | None = 0.0) -> list[FeatureInfo]:
+def headers_of(
+    slides: Sequence[Slide],
+    item_timeout_s: float | None = 0.0,
+    *,
+    tiles: bool = False,
+    progress: Progress | None = None,
+) -> list[FeatureInfo]:
     """The headers of the feature files of all slides; the first file that cannot be used raises its error."""
     headers = []
-    for _, header in inspect_slides(slides, item_timeout_s=item_timeout_s):
+    for _, header in inspect_slides(slides, item_timeout_s=item_timeout_s, tiles=tiles):
         if isinstance(header, AsmilError):
             raise header
         headers.append(header)
+        if progress is not None:
+            progress(len(headers), len(slides))
     return headers
 
 

@@ -39,7 +39,7 @@ from asmil.runs.run import Run
 from asmil.runs.task import build_task, task_names
 from asmil.runs.trained_models import weights_file
 from asmil.runs.writer import RunWriter
-from asmil.settings.config import merge, nested
+from asmil.settings.config import assign
 from asmil.settings.documents import read_json
 from asmil.tasks.base import Task, TaskKind
 from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
@@ -223,10 +223,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         twice = sorted(chosen.keys() & own.keys())
         if twice:
             raise AsmilError(f"settings[{twice[0]!r}] is already set by {type(self).__name__}; leave it out")
-        changes: dict[str, Any] = {}
-        for name, value in {**own, **chosen}.items():
-            changes = merge(changes, nested(name, value))
-        return resolve_with_init(self.method, self.preset, changes)
+        return resolve_with_init(self.method, self.preset, assign({}, {**own, **chosen}))
 
     def _seed(self) -> int | None:
         """The seed, or None if the settings contain it."""

@@ -27,7 +27,7 @@ from asmil.reporting.formats import format_duration
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
 from asmil.runs.settings_file import setting_line
-from asmil.settings.config import merge, nested
+from asmil.settings.config import assign
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
@@ -89,12 +89,9 @@ def plan_training(
     patients = len({slide.patient for slide in cohort.slides})
     vectors = all(info.may_be_slide_vector for info in infos)
     choices = (*_choices(cohort, infos, kind, groups, patients, vectors), *_time_choice(cohort, kind, time_unit))
-    tree: dict[str, Any] = {}
-    for choice in choices:
-        if choice.key not in ("method", "preset"):
-            tree = merge(tree, nested(choice.key, choice.value))
     chosen = {choice.key: choice.value for choice in choices}
-    config = resolve(chosen["method"], chosen["preset"], tree)
+    settings = {name: value for name, value in chosen.items() if name not in ("method", "preset")}
+    config = resolve(chosen["method"], chosen["preset"], assign({}, settings))
     tiles = [info.n_tiles for info in infos]
     facts = (
         f"{len(cohort)} slides of {patients} patients"

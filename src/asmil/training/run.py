@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 
 from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.features import FeatureInfo
-from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.inspection import headers_of
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import outcomes_of
@@ -98,7 +99,9 @@ def plan_run(
     config = _with_time_unit(config, cohort)
     # a run that began compared all tiles, and its features are the same
     begins = not folder.splits.exists()
-    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s, tiles=begins)
+    preparing = partial((observer or RunObserver()).preparing, "comparing slides" if begins else "reading headers")
+    with timed("checking slides"):
+        infos = headers_of(cohort.slides, item_timeout_s, tiles=begins, progress=preparing)
     refuse_mixed(infos)
     vectors = all(info.may_be_slide_vector for info in infos)
     if vectors:
@@ -257,19 +260,6 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
             f"{info.source}: the files contain one vector per slide, but {config.method} needs the tiles of a slide; "
             "use --method linear (or mean_pooling), or give tile features"
         )
-
-
-@timed("checking slides")
-def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool) -> list[FeatureInfo]:
-    infos = []
-    stage = "comparing slides" if tiles else "reading headers"
-    inspected = inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=tiles)
-    for done, (_, info) in enumerate(inspected, start=1):
-        if isinstance(info, AsmilError):
-            raise info
-        infos.append(info)
-        observer.preparing(stage, done, len(cohort))
-    return infos
 
 
 def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:

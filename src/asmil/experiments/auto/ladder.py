@@ -10,7 +10,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.models.own_method import is_own
 from asmil.models.registry import find_method, methods
 from asmil.runs.config import RunConfig, resolve
-from asmil.settings.config import merge, nested
+from asmil.settings.config import assign
 
 LINEAR, MEAN = "linear", "mean_pooling"
 DECIDED = ("folds", "seeds", "nested", "task", "record", "data.val_share", "data.test_share", "data.leave_out", "init")
@@ -37,11 +37,10 @@ class Candidate:
 
     def config(self, common: Mapping[str, Any], share: float = 1.0) -> RunConfig:
         """All settings of a training; share: of the epochs that the settings ask for, at least one epoch."""
-        tree: dict[str, Any] = {}
-        for name, value in {**self.settings, **common}.items():
-            tree = merge(tree, nested(name, value))
-        epochs = resolve(self.method, self.preset, tree).training.epochs
-        return resolve(self.method, self.preset, merge(tree, nested("training.epochs", max(1, round(share * epochs)))))
+        settings = {**self.settings, **common}
+        epochs = resolve(self.method, self.preset, assign({}, settings)).training.epochs
+        settings["training.epochs"] = max(1, round(share * epochs))
+        return resolve(self.method, self.preset, assign({}, settings))
 
 
 LADDER = (

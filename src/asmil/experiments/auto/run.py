@@ -6,15 +6,15 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.fingerprint import fingerprint
-from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.inspection import headers_of
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort
-from asmil.cohort.source import FeatureInfo
 from asmil.engine import Engine
 from asmil.errors import AsmilError
 from asmil.experiments.auto.findings import Findings, find
@@ -88,7 +88,8 @@ def run_auto(
     candidates = {candidate.name: candidate for candidate in candidates_of(names)}
     for candidate in candidates.values():
         candidate.config(settings)  # an invalid setting raises before slides are read
-    infos = _inspected(cohort, item_timeout_s, show)
+    infos = headers_of(cohort.slides, item_timeout_s, tiles=True, progress=partial(show, "comparing slides"))
+    refuse_mixed(infos)
     left_out = {}
     if all(info.may_be_slide_vector for info in infos):
         left_out = {name: "one vector per slide" for name, candidate in candidates.items() if candidate.attends}
@@ -128,18 +129,6 @@ def run_auto(
         search.budget.save()
         page, document = write_auto(search, result, findings)
     return AutoResult(findings, page, bundle, document)
-
-
-def _inspected(cohort: Cohort, item_timeout_s: float | None, show: Show) -> list[FeatureInfo]:
-    """The headers of all feature files; an unreadable one is an error."""
-    infos = []
-    for done, (_, info) in enumerate(inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=True), start=1):
-        if isinstance(info, AsmilError):
-            raise info
-        infos.append(info)
-        show("comparing slides", done, len(cohort))
-    refuse_mixed(infos)
-    return infos
 
 
 def _fingerprints(cohort: Cohort, kind: TaskKind) -> dict[str, str]:

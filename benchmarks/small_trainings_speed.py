@@ -1,6 +1,6 @@
 """How much faster small trainings are side by side than one after another.
 
-    python benchmarks/lockstep_speed.py [--methods abmil asmil ...] [--bags 24] [--rounds 3] [--out FILE]
+    python benchmarks/small_trainings_speed.py [--methods abmil asmil ...] [--bags 24] [--rounds 3] [--out FILE]
 
 Bags as in the classic MIL benchmarks (2 to 13 instances of 230 features, made up), models 32 wide, one bag per step, 20
 replicas: 10 folds, each with all of its training bags and with 8 of 9. Both ways train the same replicas for two epochs
