@@ -27,10 +27,11 @@ from asmil import Bag, build
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.graphed.step import Steps, take_turns
+from asmil.training.graphed.step import Steps
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
+from asmil.training.turns import take_turns
 from gpu_speed import SEEDS, NoiseBags, timed
 from markdown_table import markdown_table
 from measuring import training_step

@@ -55,10 +55,11 @@ def trainers(settings, seeds, folder):
 def fit(settings, seeds, folder=None, data=None):
     from asmil.training.fused.train import fit_fused
     from asmil.training.resident import ResidentBags
+    from asmil.training.turns import TrainingPart
 
     found = trainers(settings, seeds, folder)
     train, val = data or (labeled(0), labeled(1, 10))
-    fit_fused(found, ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16), train, val)
+    fit_fused([TrainingPart(found, train, val)], ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16))
     return found
 
 
@@ -132,6 +133,21 @@ def test_alone_and_side_by_side_have_the_same_bits(tmp_path):
     for line in (*records[0], *records[1]):
         line.pop("seconds")
     assert records[0] == records[1]
+
+
+def test_several_folds_at_the_same_time_have_the_same_bits_as_each_alone(tmp_path):
+    from asmil.training.fused.train import fit_fused
+    from asmil.training.resident import ResidentBags
+    from asmil.training.turns import TrainingPart
+
+    data = [(labeled(0), labeled(1, 10)), (labeled(2), labeled(3, 10))]
+    parts = [TrainingPart(trainers(config(), [0, 1], tmp_path / f"{k}"), *own) for k, own in enumerate(data)]
+    fit_fused(parts, ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16))
+    for k, own in enumerate(data):
+        alone = fit(config(), [0, 1], tmp_path / f"alone {k}", own)
+        for trainer, same in zip(parts[k].trainers, alone, strict=True):
+            assert torch.equal(weights(trainer), weights(same))
+    assert not torch.equal(weights(parts[0].trainers[0]), weights(parts[1].trainers[0]))
 
 
 def test_a_resumed_training_has_the_same_bits(tmp_path):

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | plain | `loop.py`, one training at a time | everything that no other executor honors |
 | graphed | `graphed/step.py`, CUDA graphs, the seeds of a fold at the same time | GPUs |
-| fused | `fused/step.py`, kernels of ASMIL, the seeds of a fold at once | GPUs |
+| fused | `fused/step.py`, kernels of ASMIL, many trainings at once | GPUs |
 | side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once | short bags; `asmil classic` |
 
 All share one loop: `Trainer.session` does everything else, and yields when the steps of an epoch are due. `honored.py`
@@ -28,6 +28,7 @@ from asmil.runs.checkpoint import Executor, Progress
 from asmil.training.fold_seed_job import FoldSeedJob
 from asmil.training.honored import FUSED, GRAPHED, HONORED
 from asmil.training.loop import Trainer
+from asmil.training.turns import MOST_TILES_ON_GPU, TrainingPart
 
 if TYPE_CHECKING:
     from asmil.training.resident import ResidentBags
@@ -42,7 +43,7 @@ MOST_SIDE_BY_SIDE = {"cpu": 32, "cuda": 64}
 LOOKED_AT = 64
 """Bags whose lengths decide whether trainings run side by side."""
 DESCRIPTIONS: dict[Executor, str] = {
-    "fused": "fused kernels, the seeds of a fold at once",
+    "fused": "fused kernels, many trainings at once",
     "graphed": "CUDA graphs, the seeds of a fold at once",
     "side_by_side": "folds and seeds side by side",
     "plain": "plain PyTorch, one training after the other",
@@ -69,12 +70,21 @@ class JobRunner:
                 yield from self._train(chosen, together, on_start, on_epoch)
 
     def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
-        """The jobs that an executor trains at the same time: with the same settings and, except side by side, fold."""
-        for _, same in groupby(jobs, key=lambda job: (job.config, None if executor == "side_by_side" else job.fold)):
+        """The jobs that an executor trains at the same time: with the same settings and, where it needs it, fold."""
+        for _, same in groupby(jobs, key=lambda job: job.config):
             group = list(same)
-            parts = -(-len(group) // self._at_once(executor, group[0]))
-            for i in range(parts):
-                yield group[len(group) * i // parts : len(group) * (i + 1) // parts]
+            most = self._at_once(executor, group[0])
+            folds = [group] if self._mixes_folds(executor, group[0]) else _by_fold(group)
+            for own in folds:
+                parts = -(-len(own) // most)
+                for i in range(parts):
+                    yield own[len(own) * i // parts : len(own) * (i + 1) // parts]
+
+    def _mixes_folds(self, executor: Executor, job: FoldSeedJob) -> bool:
+        """Whether an executor trains several folds at the same time: on a GPU only if bags are short."""
+        if executor != "fused":
+            return executor == "side_by_side"
+        return self._mean_tiles(job) <= MOST_TILES_ON_GPU
 
     def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
         """The executor of each job: the one it started with, or else one that settings and machine allow."""
@@ -132,9 +142,12 @@ class JobRunner:
             return f"the features are not in memory (data.cache = {job.data.loader.cache})"
         if job.config.training.executor == "side_by_side":
             return None
+        return work_reason(model, self._mean_tiles(job), job.data.device.type)
+
+    def _mean_tiles(self, job: FoldSeedJob) -> float:
         bags = job.train.bags
         lengths = [len(bag) for bag in bags.stream(range(min(LOOKED_AT, len(bags))))]
-        return work_reason(model, sum(lengths) / len(lengths), job.data.device.type)
+        return sum(lengths) / len(lengths)
 
     def _at_once(self, executor: Executor, job: FoldSeedJob) -> int:
         """How many trainings like this one an executor runs at the same time: as many as fit on the device."""
@@ -170,21 +183,25 @@ class JobRunner:
                 return
         else:
             start()
-            self._fit(executor, jobs[0], trainers)
+            self._fit(executor, jobs, trainers)
         for job, trainer in zip(jobs, trainers, strict=True):
             yield job, job.finish(trainer)
 
-    def _fit(self, executor: Executor, job: FoldSeedJob, trainers: Sequence[Trainer]) -> None:
-        """Train the seeds of a fold."""
-        train, val = job.train, job.val
+    def _fit(self, executor: Executor, jobs: Sequence[FoldSeedJob], trainers: Sequence[Trainer]) -> None:
+        """Train the jobs: seeds of one fold, or also of several if the executor is the fused one."""
+        train, val = jobs[0].train, jobs[0].val
         if executor == "fused":
             from asmil.training.fused.train import fit_fused
 
-            fit_fused(trainers, self._resident(job), train, val)
+            parts = []
+            for _, same in groupby(zip(jobs, trainers, strict=True), key=lambda pair: pair[0].fold):
+                (job, *_), own = zip(*same, strict=True)
+                parts.append(TrainingPart(own, job.train, job.val))
+            fit_fused(parts, self._resident(jobs[0]))
         elif executor == "graphed":
             from asmil.training.graphed.train import fit_graphed
 
-            fit_graphed(trainers, self._resident(job), train, val)
+            fit_graphed(trainers, self._resident(jobs[0]), train, val)
         else:
             trainers[0].fit(train, val)
 
@@ -228,6 +245,10 @@ class JobRunner:
         if text not in self._noted:
             self._noted.add(text)
             self._note(text)
+
+
+def _by_fold(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
+    return [list(same) for _, same in groupby(jobs, key=lambda job: job.fold)]
 
 
 def _begun_with(job: FoldSeedJob) -> Executor | None:

@@ -30,9 +30,11 @@ def labeled(seed):
     return LabeledBags(bags, np.array([0, 1]))
 
 
-def fit(epochs, seeds, folder):
+def fit(epochs, seeds, folder, *data):
+    """Train seeds on some data (default: one fold), all folds at the same time; the trainers of the last fold."""
     from asmil.training.fused.train import fit_fused
     from asmil.training.resident import ResidentBags
+    from asmil.training.turns import TrainingPart
 
     changes = {
         "model": {"tokens": 4, "heads": 4, "inner": 16, "drop": 0.5},
@@ -42,12 +44,19 @@ def fit(epochs, seeds, folder):
     }
     config = resolve("asmil", "recommended", changes)
     task = Classification(["a", "b"])
-    trainers = [
-        Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed))
-        for seed in seeds
+    parts = [
+        TrainingPart(
+            [
+                Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / f"{number}{seed}")
+                for seed in seeds
+            ],
+            train,
+            labeled(1),
+        )
+        for number, train in enumerate(data or [labeled(0)])
     ]
-    fit_fused(trainers, ResidentBags(WIDTH, torch.device("cpu"), torch.float32), labeled(0), labeled(1))
-    return trainers
+    fit_fused(parts, ResidentBags(WIDTH, torch.device("cpu"), torch.float32))
+    return parts[-1].trainers
 
 
 def state(trainer):
@@ -65,18 +74,25 @@ def test_together_alone_and_resumed_have_the_same_bits(tmp_path):
     (resumed,) = fit(2, [1], tmp_path / "resumed")
     assert torch.equal(state(together[1]), state(resumed))
     assert not torch.equal(state(together[0]), state(together[1]))
-    lines = [read_epochs(tmp_path / where / "1" / "metrics.jsonl") for where in ("together", "resumed")]
+    lines = [read_epochs(tmp_path / where / "01" / "metrics.jsonl") for where in ("together", "resumed")]
     for line in (*lines[0], *lines[1]):
         line.pop("seconds")
     assert lines[0] == lines[1]
     assert list(lines[0][-1]["train"]) == ["loss", "ce", "anchor"]
     assert [line["epoch"] for line in lines[0]] == [1, 2]
-    record = read_attention(tmp_path / "together" / "1")
+    record = read_attention(tmp_path / "together" / "01")
     assert record.steps.tolist() == [0, 2, 4]
     model = together[1].model
     for slide, bag in enumerate(labeled(0).bags):
         attention = model.tile_map(infer(model, bag)).numpy()
         np.testing.assert_allclose(record.attention(slide)[-1], attention, atol=2e-3)
+
+
+@pytest.mark.heavy
+def test_a_fold_beside_another_has_the_same_bits_as_alone(tmp_path):
+    (beside,) = fit(1, [1], tmp_path / "both", labeled(2), labeled(0))
+    (alone,) = fit(1, [1], tmp_path / "alone", labeled(0))
+    assert torch.equal(state(beside), state(alone))
 
 
 def test_bags_that_need_several_passes_keep_their_own_logits(monkeypatch):

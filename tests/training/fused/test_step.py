@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from asmil import Anchor, Bag, build
+from asmil.training.turns import take_turns
 
 LENGTHS = (1, 70, 130)
 
@@ -109,7 +110,7 @@ def test_steps_move_weights_averages_and_anchors_as_adam_and_the_anchor_do(ancho
     orders = torch.stack([torch.arange(len(bags)), torch.arange(len(bags)).flip(0)])
     step.order.copy_(orders)
     for _ in range(2):
-        step.run_epoch()
+        take_turns([step.epoch()])
     assert step.step.tolist() == [2 * len(bags)] * 2
     layout = step.weights.layout
     for p, (model, anchor, order) in enumerate(zip(models, anchors, orders.tolist(), strict=True)):
@@ -146,7 +147,7 @@ def test_a_member_has_the_same_bits_alone_and_beside_others():
         alone.weights.refresh()
         alone.keys.copy_(torch.tensor([10 + p for p in chosen]))
         alone.order.copy_(torch.stack([torch.arange(len(bags)).roll(p) for p in chosen]))
-        alone.run_epoch()
+        take_turns([alone.epoch()])
         found.append(alone.weights.parameters[chosen.index(1)])
     assert torch.equal(found[0], found[1])
 

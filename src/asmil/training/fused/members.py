@@ -50,6 +50,8 @@ class Members:
         if first.device.type == "cuda":
             self.step.record()
         self._steps: dict[int, Tensor] = {}
+        self._orders: list[Tensor] = []
+        self._started = time.monotonic()
         for p, trainer in enumerate(self.trainers):
             self._adopt(p, trainer)
         self.weights.refresh()
@@ -91,15 +93,22 @@ class Members:
             for name, parameter in anchor.copy.named_parameters():
                 _become(parameter, layout.view(weights.anchors, name)[p])
 
-    def run_epoch(self) -> None:
-        """The steps of one epoch of every training."""
-        started = time.monotonic()
-        orders = [torch.tensor(trainer.epoch_order(self.train)) for trainer in self.trainers]
-        self.step.order.copy_(self.numbers[torch.stack(orders)])
-        self.step.run_epoch()
-        losses = self.step.epoch_losses.double().cpu()  # synchronizes with the GPU
-        for p, trainer in enumerate(self.trainers):
-            self._note_epoch(trainer, losses[p], orders[p].tolist(), time.monotonic() - started)
+    def start_epoch(self) -> None:
+        """Draw the order of bags of every training."""
+        self._started = time.monotonic()
+        self._orders = [torch.tensor(trainer.epoch_order(self.train)) for trainer in self.trainers]
+        self.step.order.copy_(self.numbers[torch.stack(self._orders)])
+
+    def steps(self) -> Iterator[None]:
+        """Start the steps of an epoch, one of every training with each iteration."""
+        return self.step.epoch()
+
+    def end_epoch(self) -> None:
+        """Read the losses of the epoch and count its steps."""
+        self.step.wait()
+        losses = self.step.epoch_losses.double().cpu()
+        for p, (trainer, order) in enumerate(zip(self.trainers, self._orders, strict=True)):
+            self._note_epoch(trainer, losses[p], order.tolist(), time.monotonic() - self._started)
             self._steps[p].fill_(trainer.progress.step)
 
     def _note_epoch(self, trainer: Trainer, losses: Tensor, order: list[int], seconds: float) -> None:

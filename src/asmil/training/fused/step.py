@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +101,7 @@ class Step:
         self._place_gradients()
         self.gradients = zeros(self.gradients_size)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def _place_gradients(self) -> None:
         """The offset of each block's gradient: that of the parameters, or of partial sums stored after them."""
@@ -220,23 +222,36 @@ class Step:
 
     def record(self) -> None:
         """Compile the kernels and record the step as a CUDA graph; load the weights afterwards."""
+        device = self.weights.device
         self.begin()
         self.run()
-        stream = torch.cuda.Stream(self.weights.device)
-        stream.wait_stream(torch.cuda.current_stream(self.weights.device))
-        with torch.cuda.stream(stream):
+        self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
             self.run()
-        torch.cuda.current_stream(self.weights.device).wait_stream(stream)
+        torch.cuda.current_stream(device).wait_stream(self._stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self.run()
 
-    def run_epoch(self) -> None:
-        """All steps of an epoch."""
+    def epoch(self) -> Iterator[None]:
+        """Start the steps of an epoch, one with each iteration; a recorded step runs in a stream of its own."""
         self.begin()
-        advance = self.run if self._graph is None else self._graph.replay
+        if self._graph is None or self._stream is None:
+            for _ in range(self.order.shape[1]):
+                self.run()
+                yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self.weights.device))
         for _ in range(self.order.shape[1]):
-            advance()
+            with torch.cuda.stream(self._stream):
+                self._graph.replay()
+            yield
+
+    def wait(self) -> None:
+        """Let everything that follows wait for the steps."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.weights.device).wait_stream(self._stream)
 
     def gradient(self, name: str) -> Tensor:
         """The gradient of a parameter, P x its shape, for tests."""

@@ -1,4 +1,4 @@
-"""Train the seeds of a fold together: one loop per seed, with the steps of all seeds at once."""
+"""Train folds and seeds together: one loop per training, the steps of a fold's seeds at once, several folds in turn."""
 
 from __future__ import annotations
 
@@ -12,53 +12,63 @@ from asmil.training.fused.layout import Sizes
 from asmil.training.fused.members import MemberEvaluator, Members
 from asmil.training.fused.step import bytes_a_member
 from asmil.training.interruption import advanced, stop_requests
-from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
+from asmil.training.turns import TrainingPart, take_turns
 
 MOST_MEMBERS = 64
 
 
-def fit_fused(trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
-    """Train all to the end, like `Trainer.fit`; they share data and settings, and differ in their seeds."""
-    for trainer in trainers:
-        trainer.prepare(val, executor="fused")
-    bags.add(train.bags)
-    evaluated = bags.numbers(train.bags)
-    if val is not None:
-        bags.add(val.bags)
-        evaluated = bags.numbers(val.bags) + _recorded(trainers[0], evaluated)
-    with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
-        running = _Running(trainers, bags, train, evaluated)
-        sessions = [(trainer, trainer.session(train, val, stop.is_set)) for trainer in trainers]
+def fit_fused(parts: Sequence[TrainingPart], bags: ResidentBags) -> None:
+    """Train all to the end, like `Trainer.fit`; the trainings of a part take their steps at once, the parts in turn."""
+    for part in parts:
+        for trainer in part.trainers:
+            trainer.prepare(part.val, executor="fused")
+        for bag_source in part.sources:
+            bags.add(bag_source)
+    with exact_arithmetic(parts[0].trainers[0].progress.threads), stop_requests() as stop:
+        running = [_Running(part, bags) for part in parts]
+        sessions = [
+            ((own, trainer), trainer.session(own.part.train, own.part.val, stop.is_set))
+            for own in running
+            for trainer in own.part.trainers
+        ]
         try:
             while sessions := advanced(sessions):
+                due = {own: [trainer for (other, trainer), _ in sessions if other is own] for (own, _), _ in sessions}
                 with timed("steps"):
-                    running.run_epoch([trainer for trainer, _ in sessions])
+                    for own, trainers in due.items():
+                        own.start_epoch(trainers)
+                    take_turns([own.members.steps() for own in due])
+                    for own in due:
+                        own.members.end_epoch()
         finally:
-            for trainer in trainers:
-                trainer.evaluator = None
+            for part in parts:
+                for trainer in part.trainers:
+                    trainer.evaluator = None
 
 
 class _Running:
-    """The trainings still running, bound to buffers of matching size."""
+    """The trainings of a part that are still running, bound to buffers of matching size."""
 
-    def __init__(
-        self, trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, evaluated: Sequence[int]
-    ) -> None:
-        self._shared = (bags, train, evaluated)
-        self._bind(trainers)
+    def __init__(self, part: TrainingPart, bags: ResidentBags) -> None:
+        self.part = part
+        evaluated = bags.numbers(part.train.bags)
+        if part.val is not None:
+            evaluated = bags.numbers(part.val.bags) + _recorded(part.trainers[0], evaluated)
+        self._shared = (bags, part.train, evaluated)
+        self._bind(part.trainers)
 
     def _bind(self, trainers: Sequence[Trainer]) -> None:
         self.members = Members(trainers, *self._shared)
         for p, trainer in enumerate(trainers):
             trainer.evaluator = MemberEvaluator(self.members, p)
 
-    def run_epoch(self, trainers: Sequence[Trainer]) -> None:
-        """Run one epoch of these trainings; others may have ended since the last one."""
+    def start_epoch(self, trainers: Sequence[Trainer]) -> None:
+        """Start an epoch of these trainings; others may have ended since the last one."""
         if len(trainers) < len(self.members.trainers):
             self._bind(trainers)
-        self.members.run_epoch()
+        self.members.start_epoch()
 
 
 def _recorded(trainer: Trainer, train: list[int]) -> list[int]:

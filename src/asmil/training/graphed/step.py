@@ -7,7 +7,7 @@ use the same kernels, and a resumed training is bitwise identical to an uninterr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ PER_OCTAVE = 8
 SMALLEST_PIECE = 4096
 PIECES = 24
 """Number of pieces of Adam's step: about as many as fit into one kernel launch in addition to the biases."""
-_ENDED = object()
 
 
 class Shape(NamedTuple):
@@ -229,12 +228,6 @@ class Steps:
         ]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
         return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.counters]
-
-
-def take_turns(epochs: Sequence[Iterator[None]]) -> None:
-    """Take the steps of several trainings in turn, until all are finished."""
-    while epochs:
-        epochs = [steps for steps in epochs if next(steps, _ENDED) is not _ENDED]
 
 
 def _rest(bags: int, settings: TrainingConfig) -> tuple[int, ...]:

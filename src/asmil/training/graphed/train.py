@@ -13,12 +13,13 @@ from asmil.machine.timing import timed
 from asmil.models.base import MILModel
 from asmil.models.batch import run_padded
 from asmil.models.inference import infer
-from asmil.training.graphed.step import Steps, take_turns
+from asmil.training.graphed.step import Steps
 from asmil.training.interruption import advanced, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
+from asmil.training.turns import take_turns
 
 MOST_AT_ONCE = 8
 """Trainings at the same time; more would not be faster."""

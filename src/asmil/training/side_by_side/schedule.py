@@ -10,10 +10,10 @@ import numpy as np
 
 from asmil.models.base import MILModel
 from asmil.models.blocks.layers import TileLinear
+from asmil.training.turns import MOST_TILES_ON_GPU
 
 MOST_WORK = 4_000_000
 """Weights x tiles of a bag from which on a CPU computes for longer than it starts operations: stacking gains little."""
-MOST_TILES_ON_GPU = 1024
 
 
 def work_reason(model: MILModel, tiles: float, device: str) -> str | None:

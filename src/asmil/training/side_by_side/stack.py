@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,17 +13,34 @@ from asmil.training.loop import Trainer
 from asmil.training.side_by_side.rehearsal import BagLoss, Rehearsal
 
 
-class Block(NamedTuple):
+class Block:
     """Trained parameters that are always stepped together: of one optimizer group, reached by the same classes.
+
+    The parameters of a training are one row of a table, so that an optimizer steps them as one tensor.
 
     group: index of the optimizer group
     classes: the classes whose bags reach the parameters
-    names: the parameters
+    values: R x P, the parameters of all trainings
     """
 
-    group: int
-    classes: frozenset[int]
-    names: list[str]
+    def __init__(
+        self, group: int, classes: frozenset[int], names: Sequence[str], owned: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        self.group, self.classes = group, classes
+        self.shapes = {name: owned[0][name].shape for name in names}
+        self.values = self.joined([{name: own[name].detach() for name in names} for own in owned])
+
+    def joined(self, tensors: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """The parameters of n trainings, or tensors of the same shapes, as n x P."""
+        return torch.stack([torch.cat([own[name].flatten() for name in self.shapes]) for own in tensors])
+
+    def split(self, values: Tensor) -> dict[str, Tensor]:
+        """... x P -> each parameter, ... x its shape, as a view."""
+        parts = values.split([shape.numel() for shape in self.shapes.values()], dim=-1)
+        return {
+            name: part.view(*values.shape[:-1], *shape)
+            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
+        }
 
 
 class Stack:
@@ -39,16 +56,15 @@ class Stack:
     def __init__(self, trainers: Sequence[Trainer], rehearsal: Rehearsal) -> None:
         self._trainers = trainers
         self._owned = [_named_tensors(BagLoss(trainer)) for trainer in trainers]
-        blocks = _blocks(trainers[0], self._owned[0], rehearsal.reached)
-        moved = [name for block in blocks for name in block.names]
-        stacked = {
+        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached)
+        self.trained = {name: value for block in self._blocks for name, value in block.split(block.values).items()}
+        self.fixed = {
             name: torch.stack([own[name].detach() for own in self._owned])
-            for name in [*moved, *(name for name in _named_tensors(rehearsal.form) if name not in moved)]
+            for name in _named_tensors(rehearsal.form)
+            if name not in self.trained
         }
-        self.trained = {name: stacked[name] for name in moved}
-        self.fixed = {name: value for name, value in stacked.items() if name not in self.trained}
         self.buffers = [name for name, _ in rehearsal.form.named_buffers() if name in self.fixed]
-        self.optimizer = RowOptimizer(self.trained, blocks, trainers[0].optimizer)
+        self.optimizer = RowOptimizer(self._blocks, trainers[0].optimizer)
         self._copies = {
             f"stabilizers.{name}.copy.": stabilizer
             for name, stabilizer in rehearsal.form.stabilizers.items()
@@ -68,11 +84,14 @@ class Stack:
 
     def of(self, numbers: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The trained parameters of some trainings (None: of all), as leaves of a new graph, and all other tensors."""
-        trained, fixed = (
-            {name: value if numbers is None else value.index_select(0, numbers) for name, value in part.items()}
-            for part in (self.trained, self.fixed)
-        )
-        return {name: value.detach().requires_grad_() for name, value in trained.items()}, fixed
+        if numbers is None:
+            return {name: value.detach().requires_grad_() for name, value in self.trained.items()}, self.fixed
+        fixed = {name: value.index_select(0, numbers) for name, value in self.fixed.items()}
+        trained: dict[str, Tensor] = {}
+        for block in self._blocks:
+            for name, value in block.split(block.values.index_select(0, numbers)).items():
+                trained[name] = value.requires_grad_()
+        return trained, fixed
 
     @torch.no_grad()
     def move_copies(self, active: Tensor) -> None:
@@ -98,41 +117,57 @@ class Stack:
     def _adopt_moments(self) -> None:
         """Take over the optimizer states of trainings that are resumed."""
         for number, (trainer, own) in enumerate(zip(self._trainers, self._owned, strict=True)):
-            for name in self.trained:
-                state = trainer.optimizer.state.get(own[name]) or {}
-                self.optimizer.state(name, number).update((key, value.clone()) for key, value in state.items())
+            for index, block in enumerate(self._blocks):
+                states = {name: trainer.optimizer.state.get(own[name]) or {} for name in block.shapes}
+                if all(states.values()):
+                    self.optimizer.set_state(index, number, states)
 
     def share_moments(self, number: int) -> None:
         """Give the optimizer of a training its state, so that it can be saved."""
         trainer, own = self._trainers[number], self._owned[number]
-        for name in self.trained:
-            trainer.optimizer.state[own[name]] = dict(self.optimizer.state(name, number))
+        for index in range(len(self._blocks)):
+            for name, state in self.optimizer.states(index, number).items():
+                trainer.optimizer.state[own[name]] = state
 
 
 class RowOptimizer:
-    """The optimizer of the settings, with the rows of all stacked parameters as its parameters.
+    """The optimizer of the settings, with the rows of all blocks as its parameters.
 
     It does not change a row without gradient, its moments or its step count.
     """
 
-    def __init__(
-        self, trained: Mapping[str, Tensor], blocks: Sequence[Block], optimizer: torch.optim.Optimizer
-    ) -> None:
+    def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
         self._blocks = blocks
         self._options = [
             {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
         ]
-        self._rows = {name: values.unbind() for name, values in trained.items()}
-        rows = [row for own in self._rows.values() for row in own]
-        self._optimizer = type(optimizer)([{"params": rows}])  # type: ignore[call-arg]
-        self._update: Any = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}.get(
-            type(optimizer)
-        )
+        self._rows = [block.values.unbind() for block in blocks]
+        self._optimizer = type(optimizer)([{"params": [row for rows in self._rows for row in rows]}])  # type: ignore[call-arg]
+        fused: dict[type[torch.optim.Optimizer], Any] = {
+            torch.optim.AdamW: torch._fused_adamw_,
+            torch.optim.Adam: torch._fused_adam_,
+        }
+        self._update = next((update for kind, update in fused.items() if isinstance(optimizer, kind)), None)
 
-    def state(self, name: str, number: int) -> dict[str, Tensor]:
-        """The state of a training's row of a parameter; empty before its first step."""
-        state: dict[str, Tensor] = self._optimizer.state[self._rows[name][number]]
-        return state
+    def states(self, block: int, number: int) -> dict[str, dict[str, Tensor]]:
+        """The state of each parameter of a block in a training; empty before its first step."""
+        state = self._optimizer.state[self._rows[block][number]]
+        tables = {key: self._blocks[block].split(value) for key, value in state.items() if key != "step"}
+        return {
+            name: {key: tables[key][name] if key in tables else value.clone() for key, value in state.items()}
+            for name in self._blocks[block].shapes
+            if state
+        }
+
+    def set_state(self, block: int, number: int, states: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Replace the states of the parameters of a block in a training."""
+        some = next(iter(states.values()))
+        self._optimizer.state[self._rows[block][number]] = {
+            key: value.clone()
+            if key == "step"
+            else self._blocks[block].joined([{name: state[key] for name, state in states.items()}])[0]
+            for key, value in some.items()
+        }
 
     @torch.no_grad()
     def step(
@@ -150,22 +185,22 @@ class RowOptimizer:
         labels: the class of each training's bag
         factors: each training's factor of the base learning rate
         """
-        self._clip(gradients, clip_norm)
-        # the fused step reads gradients in the order of the memory
-        rows = {name: gradient.contiguous().unbind() for name, gradient in gradients.items()}
-        by_rate: dict[tuple[int, float], list[tuple[int, str]]] = {}
-        for number in slots:
-            for block in self._blocks:
+        tables = [
+            torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
+            for block in self._blocks
+        ]
+        self._clip(tables, clip_norm)
+        for block, own, table in zip(self._blocks, self._rows, tables, strict=True):
+            options, rows = self._options[block.group], table.unbind()
+            by_rate: dict[float, list[int]] = {}
+            for number in slots:
                 if labels[number] in block.classes:
-                    members = by_rate.setdefault((block.group, factors[number]), [])
-                    members += [(number, name) for name in block.names]
-        for (group, factor), members in by_rate.items():
-            self._step_rows(
-                self._options[group],
-                self._options[group]["base_lr"] * factor,
-                [self._rows[name][number] for number, name in members],
-                [rows[name][slots[number]] for number, name in members],
-            )
+                    by_rate.setdefault(factors[number], []).append(number)
+            for factor, numbers in by_rate.items():
+                stepped = [own[number] for number in numbers]
+                self._step_rows(
+                    options, options["base_lr"] * factor, stepped, [rows[slots[number]] for number in numbers]
+                )
 
     def _step_rows(self, options: Mapping[str, Any], lr: float, rows: list[Tensor], gradients: list[Tensor]) -> None:
         if self._update is None:
@@ -200,31 +235,36 @@ class RowOptimizer:
             maximize=False,
         )
 
-    def _clip(self, gradients: Mapping[str, Tensor], clip_norm: float | None) -> None:
-        """Clip the norm of the gradient of each training, as `clip_gradients` does for one model."""
+    def _clip(self, tables: Sequence[Tensor], clip_norm: float | None) -> None:
+        """Clip the norm of the gradient of each training, as `clip_gradients` does for one model.
+
+        tables: n x P, the gradients of each block
+        """
         limits = [options.get("clip_norm") for options in self._options]
         for limit, groups in [
             *((own, {group}) for group, own in enumerate(limits) if own is not None),
             (clip_norm, {group for group, own in enumerate(limits) if own is None}),
         ]:
-            clipped = [gradients[name] for block in self._blocks if block.group in groups for name in block.names]
+            clipped = [table for block, table in zip(self._blocks, tables, strict=True) if block.group in groups]
             if limit is None or not clipped:
                 continue
-            norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in clipped])
+            norms = torch.stack([torch.linalg.vector_norm(table, dim=1) for table in clipped])
             factor = (limit / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-            for gradient in clipped:
-                gradient.mul_(_over(factor, gradient))
+            for table in clipped:
+                table.mul_(factor.unsqueeze(1))
 
 
-def _blocks(trainer: Trainer, owned: Mapping[str, Tensor], reached: Mapping[str, frozenset[int]]) -> list[Block]:
-    names = {id(tensor): name for name, tensor in owned.items()}
-    blocks: dict[tuple[int, frozenset[int]], Block] = {}
+def _blocks(
+    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]]
+) -> list[Block]:
+    names = {id(tensor): name for name, tensor in owned[0].items()}
+    together: dict[tuple[int, frozenset[int]], list[str]] = {}
     for group, options in enumerate(trainer.optimizer.param_groups):
         for parameter in options["params"]:
             name = names[id(parameter)]
             if name in reached:
-                blocks.setdefault((group, reached[name]), Block(group, reached[name], [])).names.append(name)
-    return list(blocks.values())
+                together.setdefault((group, reached[name]), []).append(name)
+    return [Block(group, classes, own, owned) for (group, classes), own in together.items()]
 
 
 def _named_tensors(form: BagLoss) -> dict[str, Tensor]:
