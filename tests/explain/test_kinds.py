@@ -21,6 +21,7 @@ NO_LOGIT = {
     "ibmil",
     "camil",
     "deepattnmisl",
+    "dgr_mil",
     "hdmil",
     "ilra",
     "patch_gcn",

@@ -38,6 +38,10 @@ class Exceptions:
 SHIFT = "a constant added to all scores of a row does not change softmax"
 EXCEPTIONS = {
     "acmil": Exceptions(no_gradient={"branches.attention.weight.bias": SHIFT}),
+    "dgr_mil": Exceptions(
+        no_gradient={"attention.key.bias": SHIFT},
+        order_dependent="landmarks of the Nystrom attention are means of consecutive tiles",
+    ),
     "dtfd": Exceptions(
         no_gradient={"attention.weight.bias": SHIFT, "tier2.attention.weight.bias": SHIFT},
         order_dependent="tiles are dealt into pseudo-bags by their place in the bag",

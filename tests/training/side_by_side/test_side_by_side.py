@@ -32,6 +32,7 @@ SIDE_BY_SIDE = {
 OBSTACLES = {
     "aem": "step to step",
     "deepattnmisl": "prepare their bags",
+    "dgr_mil": "step to step",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
