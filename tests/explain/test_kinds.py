@@ -20,6 +20,7 @@ NO_LOGIT = {
     "aem",
     "ibmil",
     "camil",
+    "caprmil",
     "deepattnmisl",
     "dgr_mil",
     "hdmil",

@@ -1,4 +1,4 @@
-"""DGR-MIL: diverse global representations (Zhu et al., 2024). A class token reads the bag beside learned lesion vectors.
+"""DGR-MIL: diverse global representations (Zhu et al., 2024). A class token and lesion vectors read the encoded tiles.
 
     f(x)  = ReLU(W_2 ReLU(W_1 x + b_1) + b_2)              shared by tiles and lesion vectors
     x_i   = f(tile i)                                      N x I
