@@ -25,6 +25,7 @@ NO_LOGIT = {
     "dgr_mil",
     "hdmil",
     "ilra",
+    "mamba_mil",
     "patch_gcn",
     "r2t",
     "transmil",

@@ -52,6 +52,9 @@ EXCEPTIONS = {
         no_gradient={"attention.weight.bias": SHIFT}, order_dependent="k-means draws its first centers by place"
     ),
     "transmil": Exceptions(order_dependent="tiles stand on a square in their order, landmarks are means of neighbors"),
+    "mamba_mil": Exceptions(
+        no_gradient={"attention.weight.bias": SHIFT}, order_dependent="tiles are scanned in the order of the file"
+    ),
     "patch_gcn": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "abmil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "clam_mb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),

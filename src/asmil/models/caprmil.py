@@ -1,4 +1,4 @@
-"""CAPRMIL: tiles exchange information through soft clusters at linear cost, then a plain mean pools them (Lolos et al., 2025).
+"""CAPRMIL: tiles exchange information through soft clusters at linear cost (Lolos et al., 2025).
 
     h   = dropout(GELU(LayerNorm(W x + b)))                        N x E
     h   = h + Attn(LayerNorm(h))                                   B blocks of these two
@@ -9,7 +9,7 @@
 Attn, with H heads of width d = E / H and M clusters, all per head except where shared:
 
     u = W_x y + b_x      v = W_f y + b_f                           N x d
-    S = softmax over clusters of (W_s u + b_s) / tau_h             N x M, how much a tile belongs to a cluster; shared W_s
+    S = softmax over clusters of (W_s u + b_s) / tau_h             N x M, shares of a tile in clusters; shared W_s
     c_m = sum_n S_nm v_n / (sum_n S_nm + 1e-5)                     M x d, the means of the clusters
     P = softmax(q k^T / sqrt(d))   c' = P w                        q, k, w: maps of c without bias, shared by all heads
     out_n = sum_m S_nm c'_m,  heads side by side, then a linear layer

@@ -214,9 +214,7 @@ class _GridScan(torch.autograd.Function):
     """y of a grid, in bands of rows: arguments as `grid_scan` has them."""
 
     @staticmethod
-    def forward(
-        ctx: Any, dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, band: int
-    ) -> Tensor:
+    def forward(ctx: Any, dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, band: int) -> Tensor:
         y = torch.empty_like(dt)
         above = dt.new_zeros(dt.shape[1], *a.shape)
         starts = []
