@@ -148,10 +148,10 @@ class Grids:
 
 @register(
     "mamba_mil",
-    summary="tiles pass through a state-space layer, as a sequence or on the slide's grid, before attention pools them",
-    paper="Yang et al., MambaMIL: Enhancing Long Sequence Modeling with Sequence Reordering in Computational Pathology; "
-    "Zhang et al., 2DMamba: Efficient State Space Model for Image Representation with Applications on Giga-Pixel Whole "
-    "Slide Image Classification",
+    summary="tiles pass through a state-space layer, as a sequence or on the slide's grid, then attention pools them",
+    paper="Yang et al., MambaMIL: Enhancing Long Sequence Modeling with Sequence Reordering in Computational "
+    "Pathology; Zhang et al., 2DMamba: Efficient State Space Model for Image Representation with Applications on "
+    "Giga-Pixel Whole Slide Image Classification",
     year=2025,
     presets={
         "official": {
@@ -322,12 +322,22 @@ def usual_step(places: Tensor) -> float:
     return float(distances.mode().values)
 
 
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + 1e-5) * weight, in the type of the weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-5)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows.to(self.weight.dtype))
+
+
 class MambaBlock(nn.Module):
     """rows + Mixer(RMSNorm(rows))."""
 
     def __init__(self, width: int, states: int, inner_norms: bool) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.norm = RMSNorm(width)
         self.mixer = Mixer(width, states, inner_norms)
 
     def forward(self, rows: Tensor, path: Path) -> Tensor:
@@ -347,7 +357,7 @@ class Mixer(nn.Module):
         self.kernel = nn.Parameter(torch.empty(channels, KERNEL).uniform_(-bound, bound))
         self.kernel_bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
         self.selection = TileLinear(channels, sum(self.sizes), bias=False)
-        self.norms = nn.ModuleList(nn.RMSNorm(size, eps=1e-5) for size in self.sizes) if inner_norms else None
+        self.norms = nn.ModuleList(RMSNorm(size) for size in self.sizes) if inner_norms else None
         self.step = TileLinear(rank, channels)
         self.log_rates = nn.Parameter(torch.arange(1, states + 1).float().log().repeat(channels, 1))
         self.skip = nn.Parameter(torch.ones(channels))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ def _scan_runs(dt: Tensor, inputs: Tensor, a: Tensor, state: Tensor, backward: b
         inputs = functional.pad(inputs, (0, 0, 0, 0, *ends))
     states = inputs.unflatten(1, (rows, length))
     order = range(length - 1, -1, -1) if backward else range(length)
-    for before, here in zip(order, order[1:], strict=False):
+    for before, here in pairwise(order):
         states[:, :, here].addcmul_(decays[:, :, here], states[:, :, before])
         decays[:, :, here].mul_(decays[:, :, before])  # all since the start of the run
     starts = torch.empty_like(states[:, :, 0])
