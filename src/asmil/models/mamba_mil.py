@@ -186,8 +186,9 @@ class MambaMIL(MILModel):
         self.head = nn.Linear(width, n_outputs)
         start_linear(self)
         if config.init == "mamba":
-            for block in self.blocks:
-                block.mixer.start_steps()
+            for part in self.modules():
+                if isinstance(part, Mixer):
+                    part.start_steps()
 
     @property
     def padding_from(self) -> int | None:

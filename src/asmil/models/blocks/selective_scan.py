@@ -48,8 +48,9 @@ def selective_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Te
 @torch.no_grad()
 def continued_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """`selective_scan` that starts from a state (E x S), and the state after it."""
-    inputs = [floating(part).unsqueeze(0) for part in (dt, u, a, b, c)]
-    y, starts = _scan_chunks(*inputs, _tiles_per_chunk(dt, a), state.unsqueeze(0))
+    chunk = _tiles_per_chunk(dt, a)
+    dt, u, a, b, c, state = (floating(part).unsqueeze(0) for part in (dt, u, a, b, c, state))
+    y, starts = _scan_chunks(dt, u, a, b, c, chunk, state)
     return y.squeeze(0), starts[0, -1]
 
 
