@@ -8,6 +8,7 @@ from asmil import AsmilError, Bag, build
 from asmil.models.blocks import selective_scan as scans
 from asmil.models.inference import LiveBytes, infer
 from asmil.models.mamba_mil import usual_step
+from plain_methods.mamba_mil import PlainMambaMIL
 
 WIDTH = 20
 
@@ -92,6 +93,12 @@ def test_training_keeps_no_states_of_all_tiles(monkeypatch):
     with LiveBytes() as live:
         scans.selective_scan(*inputs).sum().backward()
     assert live.peak < 4 * tiles * channels * states
+
+
+@pytest.mark.parametrize("inner_norms", [False, True])
+def test_equals_the_plain_formulas(inner_norms):
+    model, bag = make(inner_norms=inner_norms).double(), grid_bag(5, 6)
+    torch.testing.assert_close(model(bag).logits, PlainMambaMIL(model)(bag.features.double()))
 
 
 def test_tiles_know_only_those_before_them():

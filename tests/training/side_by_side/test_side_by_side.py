@@ -202,6 +202,7 @@ def test_methods_that_need_coordinates_say_so(name):
         {"training": {"schedule": "constant", "warmup_epochs": 1, "betas": [0.5, 0.9]}},
         {"training": {"clip_norm": 0.01, "lr_drops": [1]}},
         {"training": {"optimizer": "lookahead_radam"}},
+        {"training": {"optimizer": "sgd"}},
         {"training": {"class_weights": "balanced"}},
         {"training": {"sampling": "balanced"}},
         {"anchor": {"normalizer": "nsf", "momentum": 0.9, "update": "epoch"}},
@@ -391,7 +392,7 @@ def test_own_orders_validation_and_selection_are_those_of_the_loop():
             assert side_by_side["val"] == pytest.approx(alone["val"], abs=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lookahead_radam"])
+@pytest.mark.parametrize("optimizer", ["adam", "lookahead_radam", "sgd"])
 def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer, monkeypatch):
     made = make()
     anchor = {"normalizer": "nsf", "momentum": 0.9}
