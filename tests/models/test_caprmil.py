@@ -39,6 +39,9 @@ def test_the_logits_are_the_weighted_mean_of_the_tiles_own(pooling):
     output = model(bag)
     weights = torch.full((1, 23), 1 / 23) if pooling == "mean" else model.normalizer(output.scores)
     torch.testing.assert_close((weights @ output.instance_logits)[0], output.logits)
+    torch.testing.assert_close(model.tile_map(output, "contribution").sum(), output.logits.max())
+    other = explain_bag(model, Classification(("a", "b")), bag, "contribution", "b")
+    assert float(other.values.sum()) == pytest.approx(output.logits[1].item(), abs=1e-5)
     if pooling != "mean":
         explained = explain_bag(model, Classification(("a", "b")), bag, "attention_logit", "b")
         assert float(explained.values.sum()) == pytest.approx(explained.evidence, abs=1e-5)

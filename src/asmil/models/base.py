@@ -68,6 +68,12 @@ def predicted_row(output: Output) -> Tensor:
     return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a Python number could not be exported
 
 
+def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
+    """The column (N) of N x C values of tiles that belongs to the predicted class; or the only column."""
+    # index_select: torch.export before 2.13 cannot index with a tensor
+    return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
+
+
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)

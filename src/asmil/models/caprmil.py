@@ -31,12 +31,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, masked_scores, refuse_uneven
+from asmil.models.base import MILModel, ModelConfig, Output, masked_scores, predicted_column, refuse_uneven
 from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
-from asmil.models.pooling import tile_probability
 from asmil.models.registry import register
 
 EMPTY_CLUSTER = 1e-5
@@ -95,9 +94,9 @@ class CAPRMIL(MILModel):
         self.blocks = nn.ModuleList(ClusterBlock(config) for _ in range(config.blocks))
         self.attention: ScoreNetwork | None = None
         if config.pooling == "mean":
-            self.map_kinds = ("probability",)
+            self.map_kinds = ("contribution",)
         else:
-            self.score_axes = ("branch",)
+            self.score_axes, self.map_kinds = ("branch",), ("attention", "contribution")
             is_gated = config.pooling == "gated"
             self.attention = ScoreNetwork(width, width, gated=is_gated, dropout=config.attention_dropout)
         self.head = nn.Linear(width, n_outputs)
@@ -143,7 +142,12 @@ class CAPRMIL(MILModel):
             block(tiles, bag.mask)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        return tile_probability(output) if kind == "probability" else super().draw_tile_map(output, kind)
+        """`contribution`: the tile's share of the logit of the predicted class; the shares add up to it."""
+        if kind == "attention":
+            return super().draw_tile_map(output, kind)
+        assert output.instance_logits is not None, "forward always gives the tiles' logits"
+        column = predicted_column(output, output.instance_logits)
+        return column / _rows(column) if output.scores is None else column * self.normalizer(output.scores)[0]
 
     def _embed(self, features: Tensor) -> Tensor:
         autocast = torch.is_autocast_enabled(features.device.type)

@@ -106,16 +106,12 @@ class PoolingModel(MILModel):
             yield embedded, self.head(embedded)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        return tile_probability(output)
-
-
-def tile_probability(output: Output) -> Tensor:
-    """N, every tile's own probability of the predicted class (of the positive class for a single output)."""
-    assert output.instance_logits is not None
-    if len(output.logits) == 1:
-        return torch.sigmoid(output.instance_logits[:, 0])
-    # index_select: torch.export before 2.13 cannot index with a tensor
-    return torch.softmax(output.instance_logits, dim=1).index_select(1, output.logits.argmax().reshape(1))[:, 0]
+        """The tile's own probability of the predicted class (of the positive class for a single output)."""
+        assert output.instance_logits is not None
+        if self.n_outputs == 1:
+            return torch.sigmoid(output.instance_logits[:, 0])
+        # index_select: torch.export before 2.13 cannot index with a tensor
+        return torch.softmax(output.instance_logits, dim=1).index_select(1, output.logits.argmax().reshape(1))[:, 0]
 
 
 @register(
