@@ -21,7 +21,7 @@ def tolerance(problem: Problem) -> float:
     """The largest error allowed, relative to the scale of an output."""
     if problem.method in ("transmil", "r2t") or (problem.method == "dtfd" and problem.mode == "train"):
         return 1e-4
-    return 2e-3 if problem.method == "ilra_vlsa" else TOLERANCE
+    return {"ilra_vlsa": 2e-3, "caprmil": 3e-5}.get(problem.method, TOLERANCE)
 
 
 @dataclass(frozen=True)

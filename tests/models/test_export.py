@@ -9,7 +9,9 @@ from asmil import AsmilError, AsmilWarning, Bag, build, methods
 
 WIDTH, EXAMPLE_TILES = 24, 50
 SIZE_IS_FIXED = {
+    "dgr_mil": "landmarks are means of runs of tiles, as long as their number demands",
     "dtfd": "tiles are dealt into pseudo-bags by a permutation, which Python draws for their number",
+    "mamba_mil": "tiles are scanned in runs, as long as their number demands",
     "r2t": "tiles are folded into a square whose side is computed from their number",
     "transmil": "tiles stand on a square whose side is computed from their number",
 }

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -81,13 +82,14 @@ def test_a_group_with_a_limit_of_its_own_is_clipped_by_itself():
     assert float(torch.cat([two.grad, three.grad]).norm()) == pytest.approx(1.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_optimizers_equal_torchs(kind):
     config = resolve("abmil", changes={"training": {"optimizer": kind, "lr": 0.01, "weight_decay": 0.1}})
     model = build("abmil", 8, 2)
     optimizer = build_optimizer(model, config.training)
     reference = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
-    theirs = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](reference, lr=0.005, weight_decay=0.1)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
+    theirs = kinds[kind](reference, lr=0.005, weight_decay=0.1)
     for mine, other in zip(model.parameters(), reference, strict=True):
         mine.grad = torch.ones_like(mine)
         other.grad = torch.ones_like(other)

@@ -68,6 +68,12 @@ def predicted_row(output: Output) -> Tensor:
     return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a Python number could not be exported
 
 
+def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
+    """The column (N) of N x C values of tiles that belongs to the predicted class; or the only column."""
+    # index_select: torch.export before 2.13 cannot index with a tensor
+    return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
+
+
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
@@ -107,9 +113,9 @@ class MILModel(nn.Module):
     """
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
-    score_axes: ClassVar[tuple[str, ...]] = ()
+    score_axes: tuple[str, ...] = ()
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
-    map_kinds: ClassVar[tuple[str, ...]] = ("attention",)
+    map_kinds: tuple[str, ...] = ("attention",)
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
     """Whether the instance logits of an output are multiplied by the attention of their tiles already."""

@@ -34,13 +34,15 @@ class TrainingConfig(Settings):
     epochs: int = Field(50, ge=1, description="passes over the training bags, in each stage of the method")
     lr: float = Field(1e-4, gt=0, description="learning rate")
     weight_decay: float = Field(
-        1e-4, ge=0, description="adam adds it to the gradient; adamw and lookahead_radam shrink the weights"
+        1e-4, ge=0, description="adam and sgd add it to the gradient; adamw and lookahead_radam shrink the weights"
     )
     decay: Literal["all", "matrices"] = Field(
         "all", description="parameters with weight decay; matrices: all except biases and gains"
     )
-    optimizer: Literal["adam", "adamw", "lookahead_radam"] = Field(
-        "adam", description="lookahead_radam (TransMIL): RAdam, averaged with slow weights every sixth step"
+    optimizer: Literal["adam", "adamw", "lookahead_radam", "sgd"] = Field(
+        "adam",
+        description="lookahead_radam (TransMIL): RAdam, averaged with slow weights every sixth step; sgd: with the "
+        "first of `betas` as momentum",
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="of the optimizer")
     schedule: Literal["cosine", "constant"] = Field(

@@ -21,7 +21,7 @@ LOOKAHEAD_SHARE = 0.5
 def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimizer of the settings, over the model's parameter groups.
 
-    adam adds the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
+    adam and sgd add the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
     """
     groups: list[dict[str, Any]] = []
     for group in model.parameter_groups():
@@ -30,6 +30,9 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
     if config.optimizer == "lookahead_radam":
         kind = _without_compiler(LookaheadRAdam)
         optimizer = kind(groups, lr=config.lr, betas=config.betas, decoupled_weight_decay=True)
+    elif config.optimizer == "sgd":
+        kind = _without_compiler(torch.optim.SGD)
+        optimizer = kind(groups, lr=config.lr, momentum=config.betas[0])
     else:
         kind = _without_compiler(torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW)
         optimizer = kind(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -26,12 +26,13 @@ from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, oth
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
+    "abmil", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
+    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
 }  # fmt: skip
 OBSTACLES = {
     "aem": "step to step",
     "deepattnmisl": "prepare their bags",
+    "dgr_mil": "step to step",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
@@ -201,6 +202,7 @@ def test_methods_that_need_coordinates_say_so(name):
         {"training": {"schedule": "constant", "warmup_epochs": 1, "betas": [0.5, 0.9]}},
         {"training": {"clip_norm": 0.01, "lr_drops": [1]}},
         {"training": {"optimizer": "lookahead_radam"}},
+        {"training": {"optimizer": "sgd"}},
         {"training": {"class_weights": "balanced"}},
         {"training": {"sampling": "balanced"}},
         {"anchor": {"normalizer": "nsf", "momentum": 0.9, "update": "epoch"}},
@@ -390,7 +392,7 @@ def test_own_orders_validation_and_selection_are_those_of_the_loop():
             assert side_by_side["val"] == pytest.approx(alone["val"], abs=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lookahead_radam"])
+@pytest.mark.parametrize("optimizer", ["adam", "lookahead_radam", "sgd"])
 def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer, monkeypatch):
     made = make()
     anchor = {"normalizer": "nsf", "momentum": 0.9}

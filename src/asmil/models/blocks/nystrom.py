@@ -104,6 +104,7 @@ class NystromAttention(nn.Module):
 
     residual: used instead of the convolution along tokens with `residual_kernel` (None: no residual)
     out_projection: the linear layer on the joined heads
+    dropout: its rate, or the module
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class NystromAttention(nn.Module):
         iterations: int = 6,
         residual_kernel: int | None = 33,
         out_projection: bool = True,
-        dropout: float = 0.1,
+        dropout: float | Dropout = 0.1,
         residual: ValueResidual | None = None,
     ) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class NystromAttention(nn.Module):
             residual = TokenConvolution(heads, residual_kernel)
         self.residual = residual
         self.to_out = nn.Linear(inner, width) if out_projection else nn.Identity()
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """S x width -> S x width."""
@@ -180,8 +181,9 @@ class NystromAttention(nn.Module):
     def _parts(self, tokens: Tensor, row: int | None = None) -> _Parts:
         to_query, to_key, _ = self._projections()
         warn_of_fixed_size("its landmarks are means of runs of tiles, as long as their number demands")
-        run = -(-tokens.shape[0] // self.landmarks)
-        pads = run * self.landmarks - tokens.shape[0]
+        n_tokens = int(tokens.shape[0])  # in an export, the number of the example
+        run = -(-n_tokens // self.landmarks)
+        pads = run * self.landmarks - n_tokens
         padded = functional.pad(tokens, (0, 0, pads, 0))
         if row is None:
             queries, keys, values = (self._split(part) for part in self.to_qkv(padded).chunk(3, dim=1))

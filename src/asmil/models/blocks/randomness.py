@@ -120,3 +120,12 @@ class Dropout(RandomModule):
         if not self.training or self.p == 0:
             return x
         return self.drop(x, self.p)
+
+
+class TileDropout(Dropout):
+    """Dropout of whole rows: all values of a tile are dropped together, the other tiles are scaled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return x * self.drop(x.new_ones(x.shape[0], 1), self.p)
