@@ -29,6 +29,7 @@ NO_LOGIT = {
     "linear",
     "mean_pooling",
     "max_pooling",
+    "simlp",
 }
 POOLED = ("abmil", "clam_sb", "clam_mb", "acmil", "asmil", "demil", "psmil", "mhim")
 

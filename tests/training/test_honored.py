@@ -39,6 +39,7 @@ HONORED_METHODS = {
         "linear",
         "max_pooling",
         "mean_pooling",
+        "simlp",
     },
     "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
 }

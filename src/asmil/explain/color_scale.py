@@ -32,7 +32,11 @@ RELATIVE_TICKS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """A relative scale goes from the first to the last of these multiples of the average tile."""
 WEIGHT_KINDS = ("attention", "attention row", "attention_scores")
 """Maps of weights with any sum; other maps are weights if they sum to 1."""
-SIGNED_KINDS = ("attention_logit", "leave_one_out", "gradient", "integrated_gradients")
+SIGNED_KINDS = (
+    *("contribution", "net_contribution"),
+    *("attention_logit", "leave_one_out", "gradient", "integrated_gradients"),
+)
+"""Maps with a meaningful 0, also of methods; they show one class."""
 FIXED_RANGES = {
     "probability": (0.0, 1.0),
     "tile probability": (0.0, 1.0),

@@ -68,6 +68,12 @@ def predicted_row(output: Output) -> Tensor:
     return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a Python number could not be exported
 
 
+def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
+    """The column (N) of N x C values of tiles that belongs to the predicted class; or the only column."""
+    # index_select: torch.export before 2.13 cannot index with a tensor
+    return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
+
+
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
@@ -112,7 +118,7 @@ class MILModel(nn.Module):
     map_kinds: ClassVar[tuple[str, ...]] = ("attention",)
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
-    """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
+    """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     maps_predicted_class: bool = False
@@ -180,7 +186,10 @@ class MILModel(nn.Module):
         return False
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
+        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
+
+        chunks: some methods read them twice, so they must not be an iterator
+        """
         raise AsmilError(f"{type(self).__name__} cannot process a bag in chunks")
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
