@@ -28,7 +28,6 @@ from asmil.models.official import Config, Converted, Tensors, converted, options
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
-
 LAB_DROPOUT = 0.25
 """Of MIL-Lab's models; published files do not contain it."""
 
