@@ -31,7 +31,7 @@ NO_LOGIT = {
     "max_pooling",
     "simlp",
 }
-POOLED = ("abmil", "clam_sb", "clam_mb", "acmil", "asmil", "demil", "psmil", "mhim")
+POOLED = ("abmil", "clam_sb", "clam_mb", "acmil", "asmil", "demil", "psmil", "mhim", "simple_mil")
 
 
 def make_bag(tiles: int = 30, seed: int = 0) -> Bag:

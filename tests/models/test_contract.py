@@ -55,6 +55,7 @@ EXCEPTIONS = {
     "transmil": Exceptions(order_dependent="tiles stand on a square in their order, landmarks are means of neighbors"),
     "patch_gcn": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "abmil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
+    "simple_mil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "clam_mb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),
     "clam_sb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),
     "hdmil": Exceptions(

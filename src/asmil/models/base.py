@@ -197,6 +197,10 @@ class MILModel(nn.Module):
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
 
+    def uncertainty(self, output: Output, task: Task) -> dict[str, float]:
+        """Uncertainties of a bag by name, for methods that estimate them; shown beside predictions."""
+        return {}
+
     @property
     def has_tile_map(self) -> bool:
         """Whether the model can show how much each tile counted: by its scores, or by its own map."""

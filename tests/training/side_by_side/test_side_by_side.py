@@ -37,6 +37,7 @@ OBSTACLES = {
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
+    "simple_mil": "step to step",
 }
 NEEDS_COORDINATES = {"camil", "patch_gcn"}
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
