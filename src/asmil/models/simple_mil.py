@@ -168,43 +168,38 @@ class SimpleMIL(AttentionPoolModel):
         device = "cpu" if generator is None else generator.device
         return torch.randperm(self.in_features, generator=generator, device=device)[: self.keep]
 
-    def _weights(self) -> tuple[Tensor, Tensor]:
-        """V above U, 2H x D, and their biases, 2H."""
-        value, gate = self.attention.value, self.attention.gate
-        assert gate is not None, "the form without a gate has no subsets"
-        return torch.cat([value.weight, gate.weight]), torch.cat([value.bias, gate.bias])
-
     def _score_subset(self, tiles: Tensor, positions: Tensor) -> Tensor:
         """n x D -> 1 x n."""
         channels = self.channel_order.index_select(0, positions)
-        weight, bias = self._weights()
-        products = linear_over_tiles(tiles.index_select(1, channels), weight.index_select(1, channels), bias)
-        return self._gated_scores(products)
+        chosen, net = tiles.index_select(1, channels), self.attention
+
+        def product(layer: nn.Linear) -> Tensor:
+            return linear_over_tiles(chosen, layer.weight.index_select(1, channels), layer.bias)
+
+        assert net.gate is not None, "the form without a gate has no subsets"
+        hidden = net.dropout(torch.tanh(product(net.value))) * net.dropout(torch.sigmoid(product(net.gate)))
+        scores: Tensor = net.weight(hidden)
+        return scores.t()
 
     def _score_windows(self, tiles: Tensor) -> Tensor:
         """n x D -> K x n."""
-        weight, bias = self._weights()
-        weight = weight.index_select(1, self.channel_order)
-        ordered = tiles.index_select(1, self.channel_order)
-        starts = self.window_starts
-        ends = sorted({*starts, *(start + self.keep for start in starts)})
+        net, order = self.attention, self.channel_order
+        assert net.gate is not None, "the form without a gate has one window"
+        weight = torch.cat([net.value.weight, net.gate.weight]).index_select(1, order)  # 2H x D
+        bias = torch.cat([net.value.bias, net.gate.bias])
+        ordered = tiles.index_select(1, order)
+        ends = sorted({end for start in self.window_starts for end in (start, start + self.keep)})
         products: dict[int, Tensor] = {}  # of the segments of the current window
         scores = []
-        for start in starts:
+        for start in self.window_starts:
             inside = [(low, high) for low, high in pairwise(ends) if start <= low and high <= start + self.keep]
             products = {low: products[low] for low, _ in inside if low in products}
             for low, high in inside:
                 if low not in products:
                     products[low] = ordered[:, low:high] @ weight[:, low:high].t()
-            scores.append(self._gated_scores(sum(products.values(), bias)))
+            value, gate = sum(products.values(), bias).chunk(2, dim=1)
+            scores.append(net.weight(torch.tanh(value) * torch.sigmoid(gate)).t())
         return torch.cat(scores)
-
-    def _gated_scores(self, products: Tensor) -> Tensor:
-        """n x 2H products of V and U -> 1 x n."""
-        value, gate = products.chunk(2, dim=1)
-        dropout = self.attention.dropout
-        scores: Tensor = self.attention.weight(dropout(torch.tanh(value)) * dropout(torch.sigmoid(gate)))
-        return scores.t()
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         windows: Tensor = self.head(pooled)
