@@ -107,12 +107,12 @@ def _convert(
     tensors: Tensors, config: Config, embedding: Sequence[str], others: Mapping[str, str], **options: Any
 ) -> Converted:
     """Our tensors and settings, given the official names of the embedding layers, and of the others by our names."""
-    layers = {f"embedding.layers.{index}": name for index, name in enumerate(embedding)}
-    state = renamed(tensors, layers | others)
+    layers = {f"embedding.layers.{index}": name for index, name in enumerate(embedding)} | dict(others)
+    state = renamed(tensors, layers)
     hidden, inner = state["attention.value.weight"].shape
     return converted(
         state,
-        state[f"{next(iter(layers | others))}.weight"].shape[1],
+        state[f"{next(iter(layers))}.weight"].shape[1],
         None if "head" in others else 1,
         **{"embedding_layers": len(embedding)} | options | options_of(config, {"act": "activation"}),
         inner=inner,

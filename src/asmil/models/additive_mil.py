@@ -135,7 +135,7 @@ class AdditiveMIL(MILModel):
             hidden.append(floating(last).sum(dim=0))
             seen += features.shape[0]
         tiles = torch.cat(contributions)
-        dtype = self.scorer[0].weight.dtype
+        dtype = self._dtype
         mean = torch.stack(hidden).sum(dim=0) / seen
         return Output(floating(tiles).sum(dim=0).to(dtype), scores, mean.to(dtype), tiles)
 
@@ -153,7 +153,11 @@ class AdditiveMIL(MILModel):
         """The features in the type of the weights; under autocast the first product converts them."""
         if torch.is_autocast_enabled(features.device.type):
             return features
-        return features.to(self.scorer[0].weight.dtype)
+        return features.to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.scorer.parameters()).dtype
 
     def empty_tile(self) -> Tensor:
         """g(0), C: the contribution of a tile without attention."""
