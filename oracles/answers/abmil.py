@@ -45,7 +45,8 @@ class _GivenDropout(nn.Module):
 
 
 def _with_given_dropout(problem: Problem, model: ABMIL) -> Answers:
-    """A training pass of MIL-Lab's form, with the dropout masks of the file, and its gradients."""
+    """A training pass of MIL-Lab's form, with the dropout masks of the file and no others, and its gradients."""
+    model.embedding.dropout.p = 0.0
     attention = model.attention
     assert isinstance(attention, ScoreNetwork)
     masks = [problem.listed(name, torch.float32) for name in ("keep_value", "keep_gate") if name in problem.given]
@@ -53,22 +54,20 @@ def _with_given_dropout(problem: Problem, model: ABMIL) -> Answers:
     output = model.train()(problem.bag())
     assert output.scores is not None
     loss = model.loss([output], torch.tensor([int(problem.config["label"])]), task_of(model)).total
-    layer, bias = model.embedding.layers[0], None
-    if isinstance(layer, nn.Linear):
-        bias = layer.bias
+    first = model.embedding.layers[0]
+    assert isinstance(first, nn.Linear)
     wanted = {
-        "grad_embedding_bias": bias,
+        "grad_embedding_bias": first.bias,
         "grad_value_weight": attention.value.weight,
         "grad_score_weight": attention.weight.weight,
     }
-    kept = {name: parameter for name, parameter in wanted.items() if parameter is not None}
     return {
         "train_scores": output.scores,
         "train_attention": model.normalizer(output.scores),
         "train_bag_feature": output.embedding,
         "train_logits": output.logits,
         "train_loss_ce": loss,
-        **dict(zip(kept, torch.autograd.grad(loss, list(kept.values())), strict=True)),
+        **dict(zip(wanted, torch.autograd.grad(loss, list(wanted.values())), strict=True)),
     }
 
 
