@@ -25,6 +25,7 @@ export const epoch = (value: number): string => (Number.isInteger(value) ? Strin
 
 const KIND_NAMES: Record<string, string> = {
   attention_logit: "attention × tile logit",
+  net_contribution: "contribution less an empty tile's",
   gradient: "gradient × input",
   "attention row": "attention of a head, token or class",
   "tile probability": "tile probability of a class",

@@ -32,8 +32,9 @@ NO_LOGIT = {
     "linear",
     "mean_pooling",
     "max_pooling",
+    "simlp",
 }
-POOLED = ("abmil", "clam_sb", "clam_mb", "acmil", "asmil", "demil", "psmil", "mhim")
+POOLED = ("abmil", "clam_sb", "clam_mb", "acmil", "asmil", "demil", "psmil", "mhim", "simple_mil")
 
 
 def make_bag(tiles: int = 30, seed: int = 0) -> Bag:

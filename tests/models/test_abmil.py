@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from asmil import Bag, build
+from asmil import AsmilError, Bag, build
 from asmil.models import official
 from asmil.runs.config import resolve
 
@@ -70,7 +70,49 @@ def test_two_embedding_layers_have_one_width():
     torch.testing.assert_close(model.embed(x), torch.relu(hidden @ second.weight.T + second.bias))
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+def test_loads_any_number_of_layers_of_mil_lab(layers):
+    torch.manual_seed(0)
+    basic = min(layers, 2)
+    shape = {"embedding_layers": basic, "further_layers": layers - basic, "inner": 6, "bias": True}
+    model = build("abmil", 16, 4, attention=5, **shape).eval()
+    names = {f"embedding.layers.{number}": f"patch_embed.{3 * number}" for number in range(layers)}
+    names |= {"attention.value": "global_attn.attention_a.0", "attention.gate": "global_attn.attention_b.0"}
+    names |= {"attention.weight": "global_attn.attention_c", "head": "classifier"}
+    state = model.state_dict()
+    tensors = {f"{new}.{leaf}": state[f"{old}.{leaf}"] for old, new in names.items() for leaf in ("weight", "bias")}
+    loaded = official.load(tensors)
+    bag = Bag(torch.randn(9, 16))
+    assert torch.equal(loaded(bag).logits, model(bag).logits)
+    assert (loaded.config.attention_dropout, loaded.config.dropout) == (0.25, 0.25 if layers > 1 else 0.0)
+    if layers > 2:
+        del tensors["patch_embed.3.weight"], tensors["patch_embed.3.bias"]
+        with pytest.raises(AsmilError, match=r"patch_embed\.3\.weight"):
+            official.load(tensors)
+
+
+def test_dropout_between_layers_leaves_the_last_one_alone():
+    """Without the last layer's dropout, zeros in the embedding come only from its ReLU."""
+    torch.manual_seed(0)
+    x, kept = torch.randn(50, 16), {}
+    for last in (True, False):
+        model = build("abmil", 16, 2, embedding_layers=2, inner=6, dropout=0.5, dropout_last=last).train()
+        with torch.no_grad():
+            model.embedding.layers[1].bias.fill_(50.0)
+        model.use_generator(torch.Generator().manual_seed(0))
+        kept[last] = bool((model.embed(x) > 0).all())
+    assert kept == {True: False, False: True}
+
+
+def test_attention_dropout_acts_in_training_only():
+    torch.manual_seed(0)
+    model, bag = build("abmil", 16, 2, attention_dropout=0.5).train(), Bag(torch.randn(9, 16))
+    first, second = model(bag).scores, model(bag).scores
+    assert not torch.equal(first, second)
+    assert torch.equal(model.eval()(bag).scores, model(bag).scores)
+
+
 def test_presets_of_the_variants_build():
-    for preset, layers in (("official", 1), ("survival", 0), ("mil_dropout", 3)):
+    for preset, layers in (("official", 1), ("mil_lab", 1), ("survival", 0), ("mil_dropout", 3)):
         config = resolve("abmil", preset).model
         assert len(build("abmil", 32, 2, config).embedding.layers) == layers

@@ -18,6 +18,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "aem dsmil": ("aem", {"base": "dsmil"}),
     "ibmil dsmil": ("ibmil", {"base": "dsmil"}),
     "caprmil gated": ("caprmil", {"pooling": "gated"}),
+    "simple_mil subsets": ("simple_mil", {"attention": 8}),
     "dsmil values": ("dsmil", {"values": True}),
     "clam_sb svm": ("clam_sb", {"instance_loss": "svm", "subtyping": True}),
     "asmil shared": ("asmil", {"projections": "shared"}),
@@ -26,7 +27,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
 }
 CAN = {
     "abmil", "acmil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling",
+    "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
 }  # fmt: skip
 
 
@@ -128,7 +129,10 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     bag = Bag(make_bag(40).features.float())
     first, second = run_batch(model, Bag.collate([bag, bag]))
     assert torch.isfinite(first.logits).all()
-    random = form in ("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling")
+    random = form in {
+        *("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling"),
+        *("simlp", "simple_mil"),
+    }
     assert torch.equal(first.logits, second.logits) != random
 
 

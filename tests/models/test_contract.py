@@ -37,7 +37,11 @@ class Exceptions:
 
 
 SHIFT = "a constant added to all scores of a row does not change softmax"
+CENTERED = "batch norm subtracts the mean over the tiles, and with it every constant"
 EXCEPTIONS = {
+    "additive_mil": Exceptions(
+        no_gradient={"scorer.0.bias": CENTERED, "scorer.3.bias": CENTERED, "scorer.6.bias": SHIFT}
+    ),
     "acmil": Exceptions(no_gradient={"branches.attention.weight.bias": SHIFT}),
     "dgr_mil": Exceptions(
         no_gradient={"attention.key.bias": SHIFT},
@@ -58,6 +62,7 @@ EXCEPTIONS = {
     ),
     "patch_gcn": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "abmil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
+    "simple_mil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "clam_mb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),
     "clam_sb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),
     "hdmil": Exceptions(

@@ -23,6 +23,7 @@ NEEDS_MORE_THAN_TORCH = {
 }
 """Methods that refuse to be exported."""
 OPTIONS = [("asmil", {"projections": "shared"}), ("asmil", {"embedding_layers": 2}), ("aem", {"base": "mha"})]
+OPTIONS += [("simple_mil", {"attention": 8})]
 
 
 class Exportable(nn.Module):

@@ -39,8 +39,10 @@ HONORED_METHODS = {
         "linear",
         "max_pooling",
         "mean_pooling",
+        "simlp",
     },
-    "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
+    "side_by_side": set(methods())
+    - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 

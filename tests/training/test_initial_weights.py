@@ -110,6 +110,20 @@ def test_a_head_of_another_size_is_left_out_and_named(tmp_path, weights, small_c
     assert "5 x 16" in told.stdout
 
 
+def test_weights_of_mil_lab_bring_its_dropout_and_initialization(weights):
+    config = resolve_with_init(None, "paper", {"init": {"weights": str(weights)}})
+    model = build_model(config, WIDTH, 2, 0)
+    assert (config.model.attention_dropout, config.model.dropout, config.model.bias) == (0.25, 0.0, True)
+    done = initialize(model, read_initial_weights(weights).tensors)
+    assert set(done.missing) == {"head.weight", "head.bias"}
+    assert not model.head.bias.any()
+    bound = (6 / INNER) ** 0.5
+    assert 1 / INNER**0.5 < model.head.weight.abs().max() <= bound, "Kaiming uniform, which is wider than the default"
+    changes = {"init": {"weights": str(weights)}, "model": {"attention_dropout": 0.1, "init": "default"}}
+    own = resolve_with_init(None, "paper", changes).model
+    assert (own.attention_dropout, own.init, own.inner) == (0.1, "default", INNER)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
 def test_weights_that_are_not_finite_in_float32_are_refused_by_name(value, tmp_path):
     state = feather(classes=2)

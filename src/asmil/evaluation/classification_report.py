@@ -10,11 +10,16 @@ from matplotlib.ticker import MaxNLocator
 
 from asmil.evaluation.classification import CALIBRATION_TITLES, OPERATING_METRICS, Evaluation, range_of, rule_in_words
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
+from asmil.evaluation.rows import by_slide
 from asmil.evaluation.slide_report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.formats import format_number
+from asmil.runs.predictions import uncertainty_column
 from asmil.tasks.calibration import Reliability
+
+UNCERTAINTIES = {"mutual_information": "mutual information", "entropy": "entropy"}
+"""Uncertainties that reports show, with their titles."""
 
 
 def class_blocks(evaluation: Evaluation) -> list[Block]:
@@ -34,6 +39,7 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         Heading("Calibration"),
         SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),
         *_operating(evaluation),
+        *_uncertainty(evaluation),
     ]
 
 
@@ -54,6 +60,26 @@ def class_reading(evaluations: Sequence[Evaluation]) -> list[str]:
         "trainings; metrics are computed for each seed and averaged.",
         "Macro averages give every class the same weight; macro-AUC is the mean of the one-vs-rest AUCs.",
     ]
+
+
+def _uncertainty(evaluation: Evaluation) -> list[Block]:
+    """How uncertain correct and wrong predictions are, for methods that estimate it."""
+    columns = {title: uncertainty_column(name) for name, title in UNCERTAINTIES.items()}
+    if not set(columns.values()) <= set(evaluation.rows):
+        return []
+    _, truth, probabilities = by_slide(evaluation.run.format, evaluation.rows)
+    means = evaluation.rows.groupby("slide", sort=True)[list(columns.values())].mean().to_numpy()
+    correct = probabilities.argmax(axis=1) == np.asarray(truth)
+    rows: list[Row] = [
+        [name, str(int(chosen.sum())), *(format_number(value, 3) for value in means[chosen].mean(axis=0))]
+        for name, chosen in (("correct", correct), ("wrong", ~correct))
+        if chosen.any()
+    ]
+    caption = (
+        "Mean uncertainty of slides by whether their most probable class is the true one, in nats. The mutual "
+        "information is the disagreement between the windows of the method; the entropy is the total uncertainty."
+    )
+    return [Heading("Uncertainty"), Table(["prediction", f"{evaluation.unit_name}s", *columns], rows, caption=caption)]
 
 
 def _confusion(evaluation: Evaluation) -> Table:

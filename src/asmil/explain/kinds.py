@@ -71,6 +71,7 @@ class _Question:
 
 TITLES = {
     "attention_logit": "attention x tile logit",
+    "net_contribution": "contribution less an empty tile's",
     "gradient": "gradient x input",
     "random": "random order",
     "oracle": "true tumor tiles first",

@@ -118,7 +118,7 @@ class MILModel(nn.Module):
     map_kinds: tuple[str, ...] = ("attention",)
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
-    """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
+    """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     maps_predicted_class: bool = False
@@ -186,13 +186,20 @@ class MILModel(nn.Module):
         return False
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
+        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
+
+        chunks: some methods read them twice, so they must not be an iterator
+        """
         raise AsmilError(f"{type(self).__name__} cannot process a bag in chunks")
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The loss of the bags of one step; by default the task's loss of the logits."""
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
+
+    def uncertainty(self, output: Output, task: Task) -> dict[str, float]:
+        """Uncertainties of a bag by name, for methods that estimate them; shown beside predictions."""
+        return {}
 
     @property
     def has_tile_map(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -66,7 +66,20 @@ def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
     if len(bag) <= chunk:
         return model(bag.to(device))
     model.refuse_misfit(bag)
-    return model.stream(part.to(device, non_blocking=True) for part in bag.features.split(chunk))
+    return model.stream(_Chunks(bag.features, chunk, device))
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The chunks of a bag, moved to the device when they are read; methods may read them more than once."""
+
+    features: Tensor
+    tiles: int
+    device: torch.device
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for part in self.features.split(self.tiles):
+            yield part.to(self.device, non_blocking=True)
 
 
 def _refuse_too_large(model: MILModel, bag: Bag) -> None:

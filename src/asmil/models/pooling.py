@@ -27,9 +27,10 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, predicted_column
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.layers import start_linear
+from asmil.models.blocks.tile_mean import TileMean
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
@@ -110,8 +111,7 @@ class PoolingModel(MILModel):
         assert output.instance_logits is not None
         if self.n_outputs == 1:
             return torch.sigmoid(output.instance_logits[:, 0])
-        # index_select: torch.export before 2.13 cannot index with a tensor
-        return torch.softmax(output.instance_logits, dim=1).index_select(1, output.logits.argmax().reshape(1))[:, 0]
+        return predicted_column(output, torch.softmax(output.instance_logits, dim=1))
 
 
 @register(
@@ -127,16 +127,12 @@ class MeanPooling(PoolingModel):
     config_type = MeanPoolingConfig
 
     def pool(self, chunks: Iterable[Tensor], mask: Tensor | None = None) -> Output:
-        sums, instance_logits = [], []
+        pooled, instance_logits = TileMean(), []
         for embedded, logits in self.classify(chunks):
-            tiles = embedded if mask is None else embedded * mask.unsqueeze(1)
-            # in float32 at least: bf16 loses the small terms of a long sum
-            sums.append(tiles.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
+            pooled.add(embedded, mask)
             instance_logits.append(logits)
-        tile_logits = torch.cat(instance_logits)
-        count = tile_logits.shape[0] if mask is None else mask.sum()
-        mean = (torch.stack(sums).sum(dim=0) / count).to(self.head.weight.dtype)
-        return Output(self.head(mean), None, mean, tile_logits)
+        mean = pooled.mean(self.head.weight.dtype)
+        return Output(self.head(mean), None, mean, torch.cat(instance_logits))
 
 
 @register(

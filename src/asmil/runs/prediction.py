@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.machine.lazy_names import former_name
+from asmil.models.base import Output
 from asmil.models.inference import infer
+from asmil.runs.predictions import uncertainty_column
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
 from asmil.runs.training_slides import ROLES_SEEN
@@ -45,6 +47,7 @@ class SlidePrediction:
     coords_um: N x 2, tile coordinates in microns, if pixels are unknown (STAMP without a resolution)
     notes: how the slide may differ from the training slides; empty if there is nothing to report
     used_in_training: whether the slide was a training or validation slide of the run; None if that is unknown
+    uncertainty: how certain the models are, by name, averaged over them; empty if the method does not estimate it
     other_features: why the features are probably of another encoder; empty if they may be those of the training
     """
 
@@ -59,6 +62,7 @@ class SlidePrediction:
     coords_um: npt.NDArray[np.float64] | None = None
     used_in_training: bool | None = None
     other_features: str = ""
+    uncertainty: Mapping[str, float] = field(default_factory=dict)
     heatmap = former_name("heatmap", "tile_map")
 
     @property
@@ -136,7 +140,13 @@ def predict_bag(
         None if bag.coords is None else bag.coords.numpy(),
         None if bag.slide_index is None else bag.slide_index.numpy(),
         coords_um=bag.extras[COORDS_UM].numpy() if COORDS_UM in bag.extras else None,
+        uncertainty=_mean_uncertainty(used, outputs),
     )
+
+
+def _mean_uncertainty(used: Sequence[TrainedModel], outputs: Sequence[Output]) -> dict[str, float]:
+    by_model = [each.model.uncertainty(output, each.task) for each, output in zip(used, outputs, strict=True)]
+    return {name: float(np.mean([of_model[name] for of_model in by_model])) for name in by_model[0]}
 
 
 def _used_in_training(run: Run, unit: Unit, bag: Bag) -> bool | None:
@@ -180,6 +190,7 @@ def prediction_row(run: Run, prediction: SlidePrediction) -> dict[str, Any]:
         "slide": prediction.slide,
         **classes,
         **values,
+        **{uncertainty_column(name): value for name, value in prediction.uncertainty.items()},
         "n_tiles": prediction.n_tiles,
         "n_models": len(run.trained),
         "used_in_training": prediction.used_in_training,

@@ -17,8 +17,15 @@ from asmil.tables.text_table import without_categories
 from asmil.tasks.base import PredictionFormat
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
+UNCERTAINTY = "uncertainty_"
+"""Columns of methods that estimate how certain they are begin with it."""
 ROUNDING = 1e-6
 """How far a probability may be outside 0 to 1 because of rounding."""
+
+
+def uncertainty_column(name: str) -> str:
+    """The column of an uncertainty of a method (`MILModel.uncertainty`)."""
+    return f"{UNCERTAINTY}{name}"
 
 
 def write_predictions(path: Path, table: pd.DataFrame) -> None:

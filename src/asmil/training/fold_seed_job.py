@@ -18,10 +18,11 @@ from asmil.cohort.splits import Roles, Splits
 from asmil.cohort.units import Unit
 from asmil.files import write_json
 from asmil.machine.timing import timed
-from asmil.models.base import MILModel
+from asmil.models.base import MILModel, Output
 from asmil.runs.config import RunConfig
 from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.runs.model import build_model
+from asmil.runs.predictions import uncertainty_column
 from asmil.runs.task import build_task
 from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
@@ -146,7 +147,12 @@ class FoldSeedJob:
         indices = self.data.indices(self.splits, self.fold, role)
         units = [self.data.units[i] for i in indices]
         bags = self.data.labeled(indices).bags
-        logits = trainer.predict(bags) if units else torch.zeros(0, task.n_outputs)
+        uncertainties: list[dict[str, float]] = []
+
+        def note(model: MILModel, bag: Bag, output: Output) -> None:
+            uncertainties.append(model.uncertainty(output, task))
+
+        logits = trainer.predict(bags, note) if units else torch.zeros(0, task.n_outputs)
         columns: Columns = {
             "slide": [unit.name for unit in units],
             "patient": [unit.patient for unit in units],
@@ -155,6 +161,10 @@ class FoldSeedJob:
             "role": [role] * len(units),
             **_truth_columns(self.data.outcomes, indices),
             **task.columns(logits),
+            **{
+                uncertainty_column(name): [of_unit[name] for of_unit in uncertainties]
+                for name in (uncertainties[0] if units else ())
+            },
         }
         return pd.DataFrame(columns)
 

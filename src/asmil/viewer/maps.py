@@ -17,7 +17,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.run_alarms import alarm_findings
-from asmil.explain.color_scale import average_weight
+from asmil.explain.color_scale import SIGNED_KINDS, average_weight
 from asmil.explain.run_explainer import RunExplainer
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
@@ -167,7 +167,7 @@ class RunMaps:
         own = trained.model.map_kinds if trained.model.has_tile_map else ()
         classes = list(explainer.names)
         asked = [PREDICTED, *classes] if len(classes) > 1 else []
-        kinds = {kind: [] if kind in own else asked for kind in explainer.kinds}
+        kinds = {kind: [] if kind in own and kind not in SIGNED_KINDS else asked for kind in explainer.kinds}
         bag, _ = self._run.bag(unit)
         rows = self._attention_rows(trained, bag)
         if rows is not None and 1 < len(rows) <= MOST_ROWS:

@@ -27,9 +27,10 @@ from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, oth
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
     "abmil", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
+    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil",
 }  # fmt: skip
 OBSTACLES = {
+    "additive_mil": "with every bag",
     "aem": "step to step",
     "deepattnmisl": "prepare their bags",
     "dgr_mil": "step to step",
@@ -37,9 +38,10 @@ OBSTACLES = {
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
+    "simple_mil": "step to step",
 }
 NEEDS_COORDINATES = {"camil", "patch_gcn"}
-SMALL = {"inner": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
+SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
 
 
 @dataclass(frozen=True)

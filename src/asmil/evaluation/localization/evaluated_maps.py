@@ -12,6 +12,7 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.tile_maps import MaskFrame, frame_of
+from asmil.explain.color_scale import SIGNED_KINDS
 from asmil.explain.kinds import kinds_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import pixel_coords
@@ -87,7 +88,7 @@ class EvaluatedMaps:
         if coords is None:
             raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
         trained = self._trained(slide)
-        is_own = self.kind in trained[0].model.map_kinds
+        is_own = self.kind in trained[0].model.map_kinds and self.kind not in SIGNED_KINDS
         prediction = predict_bag(self.run, bag, is_own, trained, self.kind if is_own else None)
         if prediction.tile_map is None:
             tumor_class = self._tumor_class(prediction.probabilities)

@@ -40,7 +40,9 @@ class TileEmbedding(nn.Module):
     """N x D -> N x I: linear, activation, dropout (and optionally MIL-Dropout), up to three times.
 
     default_width: the width if `inner` is not given
-    bias: of a single layer; two or three layers always have one
+    bias: of a single layer; several layers always have one
+    dropout_last: whether dropout follows the last layer, too
+    further_layers: more layers of the same width, after those of the settings
     """
 
     like: Tensor
@@ -54,6 +56,8 @@ class TileEmbedding(nn.Module):
         bias: bool = True,
         activation: Activation = "relu",
         dropout: float = 0.0,
+        dropout_last: bool = True,
+        further_layers: int = 0,
     ) -> None:
         super().__init__()
         asked = config.inner
@@ -67,6 +71,7 @@ class TileEmbedding(nn.Module):
             2: [in_features, self.width, self.width],
             3: [in_features, max(1, in_features // 2), MLP_HIDDEN, self.width],
         }[config.embedding_layers]
+        widths += [self.width] * further_layers
         bias = bias or len(widths) > 2
         self.layers = nn.ModuleList(TileLinear(before, after, bias=bias) for before, after in pairwise(widths))
         # Has the type of the model, which cannot be read from a weight if there are no layers.
@@ -74,6 +79,7 @@ class TileEmbedding(nn.Module):
         # In place, which is safe after a linear layer and saves a copy of N x I.
         self.activation = functional.relu_ if activation == "relu" else ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
+        self.dropout_last = dropout_last
         self.mil_dropout = MILDropout(config.mil_dropout, config.mil_dropout_neighbors)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -82,11 +88,14 @@ class TileEmbedding(nn.Module):
         # under autocast the first product converts the features, to what it needs
         autocast = torch.is_autocast_enabled(features.device.type)
         embedded = features if autocast else features.to(self.like.dtype)
-        for layer in self.layers:
-            embedded = self.mil_dropout(self._activated(layer(embedded)))
+        for number, layer in enumerate(self.layers, start=1):
+            drops = self.dropout_last or number < len(self.layers)
+            embedded = self.mil_dropout(self._activated(layer(embedded), drops))
         return embedded
 
-    def _activated(self, product: Tensor) -> Tensor:
+    def _activated(self, product: Tensor, drops: bool) -> Tensor:
+        if not drops:
+            return self.activation(product)
         dropout = self.dropout
         if dropout.p and dropout.training and self.activation is functional.relu_ and one_pass(product):
             return relu_dropout(product, dropout.p, dropout.generator)

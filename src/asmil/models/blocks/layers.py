@@ -54,16 +54,16 @@ def full_precision(like: Tensor) -> torch.autocast:
     return torch.autocast(like.device.type, enabled=False)
 
 
-def tile_by_tile(function: Callable[..., Tensor], *tiles: Tensor, dim: int = 0) -> Tensor:
+def tile_by_tile(function: Callable[..., Tensor], *tiles: Tensor, dim: int = 0, chunk: int = CHUNK_TILES) -> Tensor:
     """`function(*tiles)` for a function that treats every tile (row) on its own, in chunks if no gradient is kept.
 
-    Chunks bound the memory that the function needs. dim: the axis of the tiles in its result.
+    Chunks bound the memory that the function needs. dim: the axis of the tiles in its result; chunk: the most tiles.
     An exported model has no chunks, because their number would be that of the example bag.
     """
-    if torch.is_grad_enabled() or is_exporting() or len(tiles[0]) <= CHUNK_TILES:
+    if torch.is_grad_enabled() or is_exporting() or len(tiles[0]) <= chunk:
         return function(*tiles)
-    chunks = zip(*(rows.split(CHUNK_TILES) for rows in tiles), strict=True)
-    return torch.cat([function(*chunk) for chunk in chunks], dim=dim)
+    chunks = zip(*(rows.split(chunk) for rows in tiles), strict=True)
+    return torch.cat([function(*parts) for parts in chunks], dim=dim)
 
 
 class TileLinear(nn.Linear):

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from asmil import Bag, build, infer
+from asmil.explain.kinds import explain_bag
+from asmil.tasks.classification import Classification
+
+TASK = Classification(["a", "b", "c"])
+
+
+def make(outputs=3):
+    torch.manual_seed(0)
+    return build("simlp", 12, outputs, hidden=9).eval()
+
+
+def test_is_the_network_on_the_mean():
+    model, x = make(), torch.randn(7, 12)
+    hidden = torch.relu(x.mean(dim=0) @ model.hidden.weight.T + model.hidden.bias)
+    torch.testing.assert_close(model(Bag(x)).logits, hidden @ model.head.weight.T + model.head.bias)
+
+
+@pytest.mark.parametrize("tiles", [1, 7])
+def test_contributions_and_offset_add_up_to_the_logits(tiles):
+    output = make()(Bag(torch.randn(tiles, 12)))
+    total = output.instance_logits.sum(dim=0) + output.extras["offset"]
+    torch.testing.assert_close(total, output.logits, rtol=1e-5, atol=1e-6)
+
+
+def test_the_map_is_that_of_the_class_asked_for():
+    model, bag = make(), Bag(torch.randn(7, 12))
+    columns = model(bag).instance_logits
+    for index, name in enumerate(TASK.classes):
+        shown = explain_bag(model, TASK, bag, name=name)
+        assert shown.kind == "contribution"
+        torch.testing.assert_close(shown.values.float(), columns[:, index].detach())
+
+
+def test_chunks_have_the_contributions_of_the_whole():
+    model, bag = make(), Bag(torch.randn(50, 12))
+    whole, parts = infer(model, bag), infer(model, bag, chunk_tiles=7)
+    torch.testing.assert_close(parts.instance_logits, whole.instance_logits)
+    torch.testing.assert_close(model.tile_map(parts), model.tile_map(whole))
+
+
+def test_float16_features_do_not_overflow():
+    features = torch.full((2000, 12), 60.0, dtype=torch.float16)  # their sum is beyond float16
+    output = infer(make(), Bag(features))
+    torch.testing.assert_close(output.embedding, torch.full((12,), 60.0))
+
+
+def test_training_needs_no_contributions():
+    assert make().train()(Bag(torch.randn(7, 12))).instance_logits is None
