@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -119,6 +119,8 @@ class MILModel(nn.Module):
     """Whether the attention map is that of the predicted class; otherwise it is the mean over the rows."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
     """Stabilizers that are part of the method, each with the setting of its weight."""
+    logits_in_extras: ClassVar[tuple[str, ...]] = ()
+    """Extras of outputs that the loss compares with the target of the bag, like its logits; they get its offset too."""
 
     heatmap = former_name("heatmap", "tile_map")
 
@@ -187,6 +189,13 @@ class MILModel(nn.Module):
         """The loss of the bags of one step; by default the task's loss of the logits."""
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
+
+    def with_offset(self, output: Output, offset: Tensor | None) -> Output:
+        """The output with the offset of a bag (C) added to its logits, and to those that only the loss reads."""
+        if offset is None:
+            return output
+        extras = {name: output.extras[name] + offset for name in self.logits_in_extras if name in output.extras}
+        return replace(output, logits=output.logits + offset, extras={**output.extras, **extras})
 
     @property
     def has_tile_map(self) -> bool:
