@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 
@@ -20,6 +20,9 @@ from asmil.reporting.notebook import Displayed
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Truth
+
+if TYPE_CHECKING:
+    from asmil.evaluation.covariates import TermComparison
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}
@@ -55,6 +58,7 @@ class RunEvaluation(Displayed):
 
     metrics: every metric of the task with its interval
     rows: the predictions that were evaluated
+    unit: `slide`, or `patient` for the mean prediction of each patient's slides
     """
 
     run: Run = field(repr=False)
@@ -64,6 +68,7 @@ class RunEvaluation(Displayed):
     resamples: int
     bootstrap_seed: int
     warnings: tuple[str, ...] = ()
+    unit: UnitKind = "slide"
 
     @property
     def name(self) -> str:
@@ -166,6 +171,13 @@ class RunEvaluation(Displayed):
         return []
 
     @cached_property
+    def terms(self) -> TermComparison | None:
+        """What the covariates and the images contribute; None for a run without covariates."""
+        from asmil.evaluation.covariates import compare_terms
+
+        return compare_terms(self.run, Request(self.role, self.resamples, self.bootstrap_seed, self.unit))
+
+    @cached_property
     def raised(self) -> tuple[Alarm, ...]:
         """Reasons not to use the predictions or maps of the run."""
         from asmil.evaluation.run_alarms import alarms_given
@@ -201,6 +213,7 @@ class RunEvaluation(Displayed):
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "selection": self.run.settings.training.select,
             "max_tiles": self.run.settings.data.max_tiles,
+            **({"covariates": self.terms.to_dict()} if self.terms is not None else {}),
             "warnings": list(self.warnings),
         }
 

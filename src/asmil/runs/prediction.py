@@ -171,10 +171,13 @@ def _with_offset(bag: Bag, trained: TrainedModel, covariates: Cells | None) -> B
 
 def _doubtful_covariates(run: Run, covariates: Cells | None) -> list[str]:
     """Covariates that are missing, or that the training did not have, one phrase each."""
-    encoders = [trained.covariates.encoder for trained in run.trained if trained.covariates is not None]
-    doubts = {} if covariates is None else {doubt: None for encoder in encoders for doubt in encoder.doubts(covariates)}
-    first = {doubt.partition(",")[0]: doubt for doubt in reversed(doubts)}  # folds impute different medians
-    return list(first.values())[::-1]
+    if covariates is None:
+        return []
+    phrases: dict[str, str] = {}
+    for trained in run.trained:
+        for doubt in [] if trained.covariates is None else trained.covariates.encoder.doubts(covariates):
+            phrases.setdefault(doubt.partition(",")[0], doubt)  # medians and levels differ from fold to fold
+    return list(phrases.values())
 
 
 def _used_in_training(run: Run, unit: Unit, bag: Bag) -> bool | None:
