@@ -308,7 +308,9 @@ def compare(
 
 
 @overload
-def predict(run: TrainedRun | Path | str, slides: BagLike) -> SlidePrediction: ...
+def predict(
+    run: TrainedRun | Path | str, slides: BagLike, *, covariates: Mapping[str, Any] | None = None
+) -> SlidePrediction: ...
 
 
 @overload

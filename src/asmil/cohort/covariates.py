@@ -126,7 +126,9 @@ def describe_covariates(units: Sequence[Unit], covariates: Sequence[Covariate]) 
             shown = ", ".join(f"{level} {count}" for level, count in counts.most_common(SHOWN_LEVELS))
             about, n_known = shown + ", ..." * (len(counts) > SHOWN_LEVELS), counts.total()
         missing = len(cells) - n_known
-        imputed = f"; missing in {missing} of {format_count(len(cells), 'bag')}, imputed in each fold" if missing else ""
+        imputed = (
+            f"; missing in {missing} of {format_count(len(cells), 'bag')}, imputed in each fold" if missing else ""
+        )
         lines.append(f"covariate {covariate.name}: {covariate.kind} ({about}){imputed}")
     return lines
 

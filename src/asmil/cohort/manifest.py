@@ -176,7 +176,9 @@ def refuse_without_covariates(cohort: Cohort, covariates: Sequence[str]) -> None
     for name in covariates:
         if any(name not in slide.covariates for slide in cohort.slides):
             what = f"the covariate '{name}' of the slides is unknown"
-            fail(cohort.path, what, f"give a table with the column '{name}', or load_cohort(..., covariates=['{name}'])")
+            fail(
+                cohort.path, what, f"give a table with the column '{name}', or load_cohort(..., covariates=['{name}'])"
+            )
 
 
 def cohort_from_features(path: Path | str) -> Cohort:
@@ -272,7 +274,9 @@ def covariate_columns(table: Columns, covariates: Sequence[str], kind: TaskKind 
             others = [other for other in table.cells if other not in COLUMNS]
             fail(table.path, f"there is no column '{name}', which is a covariate", did_you_mean(name, others))
         if column in outcomes or (column in COLUMNS and column != "site"):
-            fail(table.path, f"column '{name}' cannot be a covariate, since it is read as something else", "leave it out")
+            fail(
+                table.path, f"column '{name}' cannot be a covariate, since it is read as something else", "leave it out"
+            )
         columns[name] = column
     return columns
 

@@ -139,8 +139,9 @@ def model_card(run: Run, evaluation: RunEvaluation, limit: str = "") -> str:
 
 
 def _use(run: Run) -> str:
-    """Commands that predict: slides if it is known how to extract them, else features."""
+    """Commands that predict: a table with covariates, slides if it is known how to extract them, or features."""
     given = "slides/" if run.description.features.get("extraction") else "features/"
+    given = "table.csv" if run.settings.covariates else given
     method = run.description.config.method
     option, argument = (f" --method {shlex.quote(method)}", f", method={method!r}") if is_own(method) else ("", "")
     return (

@@ -48,7 +48,9 @@ def infer(
         _refuse_too_large(model, bag)
     while True:
         try:
-            output = model.with_offset(_to_cpu(_run(model, bag, device, chunk)), None if bag.offset is None else bag.offset.cpu())
+            output = model.with_offset(
+                _to_cpu(_run(model, bag, device, chunk)), None if bag.offset is None else bag.offset.cpu()
+            )
             return _finite(bag, output)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):

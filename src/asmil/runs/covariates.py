@@ -17,10 +17,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 from torch import Tensor
 
-from asmil.cohort.covariates import Cells, Covariate, CovariateEncoder
+from asmil.cohort.covariates import Cells, Covariate, CovariateEncoder, parse_covariates, with_kinds
+from asmil.cohort.manifest import Cohort
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.files import write_json
+from asmil.runs.config import RunConfig, with_settings
 from asmil.settings.documents import read_json
 from asmil.tasks.base import Task, Truth
 from asmil.tasks.linear import LinearModel, fit_linear
@@ -78,6 +80,15 @@ def read_term(folder: Path) -> CovariateTerm:
     if len(term.weight) != len(term.bias) or n_weights != {len(term.encoder.labels)}:
         raise AsmilError(f"{path}: the number of weights does not match the encoder; {remedy}")
     return term
+
+
+def with_covariate_kinds(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> RunConfig:
+    """The settings with the kind of every covariate, as its values in the cohort decide."""
+    covariates = parse_covariates(config.data.covariates)
+    if not covariates:
+        return config
+    kinds = [str(covariate) for covariate in with_kinds(cohort.path, units, covariates)]
+    return with_settings(config, {"data.covariates": kinds})
 
 
 def cells_of(units: Sequence[Unit]) -> list[Cells]:

@@ -59,5 +59,7 @@ def fit_linear(task: Task, inputs: Floats, targets: Truth) -> LinearModel:
 
     start = np.zeros(n_outputs + n_directions * n_inputs)
     options = {"maxiter": MOST_STEPS, "ftol": 1e-13, "gtol": 1e-7}
-    weight, bias = parts(torch.from_numpy(minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x))
+    weight, bias = parts(
+        torch.from_numpy(minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x)
+    )
     return LinearModel((directions @ weight).numpy(), bias.numpy())

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from asmil.cohort.consistency import refuse_mixed
-from asmil.cohort.covariates import describe_covariates, parse_covariates, with_kinds
+from asmil.cohort.covariates import describe_covariates, parse_covariates
 from asmil.cohort.features import FeatureInfo
 from asmil.cohort.inspection import headers_of
 from asmil.cohort.leakage import refuse_leakage
@@ -25,7 +25,7 @@ from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
-from asmil.runs.covariates import TERMS_FILE
+from asmil.runs.covariates import TERMS_FILE, with_covariate_kinds
 from asmil.runs.description import RunDescription, describe
 from asmil.runs.layout import PREDICTIONS_FILE, is_finished
 from asmil.runs.predictions import read_predictions, write_predictions
@@ -96,8 +96,7 @@ def plan_run(
     candidates(config)  # an invalid grid raises before thousands of slides are inspected
     if processes.count > 1:
         refuse_unshareable_run(config, processes.count)
-    covariates = parse_covariates(config.data.covariates)
-    names = [covariate.name for covariate in covariates]
+    names = [covariate.name for covariate in parse_covariates(config.data.covariates)]
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns, names)
     _refuse_other_task(cohort, kind)
     refuse_without_covariates(cohort, names)
@@ -113,9 +112,7 @@ def plan_run(
         _refuse_attention(config, infos[0])
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
-    if covariates:
-        kinds = [str(covariate) for covariate in with_kinds(cohort.path, units, covariates)]
-        config = with_settings(config, {"data.covariates": kinds})
+    config = with_covariate_kinds(config, cohort, units)
     description = describe(config, cohort, outcomes.names, infos)
     device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device, "training.precision", "fp32")
