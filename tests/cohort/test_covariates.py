@@ -92,7 +92,7 @@ def test_names_of_covariates():
     assert parse_covariates(["age", " stage : category "]) == (Covariate("age"), Covariate("stage", "category"))
     assert parse_covariates(["a:b"]) == (Covariate("a:b"),)
     for words in (["age", "age:number"], [":number"]):
-        with pytest.raises(AsmilError, match="age|:number"):
+        with pytest.raises(AsmilError, match=r"age|:number"):
             parse_covariates(words)
 
 

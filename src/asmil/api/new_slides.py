@@ -73,7 +73,7 @@ def feature_slides(
 
 
 def covariates_in(path: Path, columns: ColumnMapping | None, covariates: Sequence[str]) -> dict[str, str]:
-    """The columns of a table of slides that contain the covariates; an error if one is missing, or there is no table."""
+    """The columns of a table that contain the covariates; an error if one is missing, or if there is no table."""
     if not covariates:
         return {}
     if not is_table(path) or not path.is_file():

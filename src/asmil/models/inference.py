@@ -34,7 +34,8 @@ def infer(
 ) -> Output:
     """The model's output for a bag, on the CPU; `device` is that of the model (by default that of its parameters).
 
-    The offset of the bag, if it has one, is added to the logits. An output that is not finite is an AsmilError that names the bag, since it is no prediction.
+    The offset of the bag, if it has one, is added to the logits. An output that is not finite is an AsmilError that
+    names the bag, since it is no prediction.
 
     If the device runs out of memory, the bag is tried again in chunks of half the size; if the method cannot be
     streamed, an error states the size of the bag. The system kills a process that exhausts the memory of a CPU, so the
