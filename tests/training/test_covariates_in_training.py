@@ -10,7 +10,7 @@ import torch
 
 import asmil
 from asmil import AsmilError
-from asmil.evaluation.covariates import BOTH
+from asmil.evaluation.terms import BOTH
 from asmil.export.graph import export_torch
 from asmil.runs.config import resolve
 from asmil.runs.covariates import COVARIATES, COVARIATES_FILE, IMAGE, TERMS_FILE, read_term

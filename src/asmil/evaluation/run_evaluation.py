@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
@@ -14,15 +14,13 @@ from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.rows import by_slide
 from asmil.evaluation.stability.alarms import Alarm
+from asmil.evaluation.terms import TermComparison
 from asmil.reporting import Estimate, jsonable
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Truth
-
-if TYPE_CHECKING:
-    from asmil.evaluation.covariates import TermComparison
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}
@@ -59,6 +57,7 @@ class RunEvaluation(Displayed):
     metrics: every metric of the task with its interval
     rows: the predictions that were evaluated
     unit: `slide`, or `patient` for the mean prediction of each patient's slides
+    terms: what the covariates and the images contribute; None for a run without covariates
     """
 
     run: Run = field(repr=False)
@@ -69,6 +68,7 @@ class RunEvaluation(Displayed):
     bootstrap_seed: int
     warnings: tuple[str, ...] = ()
     unit: UnitKind = "slide"
+    terms: TermComparison | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -169,13 +169,6 @@ class RunEvaluation(Displayed):
     def counted_with(self) -> list[str]:
         """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
         return []
-
-    @cached_property
-    def terms(self) -> TermComparison | None:
-        """What the covariates and the images contribute; None for a run without covariates."""
-        from asmil.evaluation.covariates import compare_terms
-
-        return compare_terms(self.run, Request(self.role, self.resamples, self.bootstrap_seed, self.unit))
 
     @cached_property
     def raised(self) -> tuple[Alarm, ...]:
