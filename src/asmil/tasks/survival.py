@@ -75,7 +75,7 @@ class Survival(Task):
         if self.loss_kind != "incidence":
             return np.ones((self.n_outputs, 1))
         bins = np.arange(self.n_outputs, dtype=np.float64)
-        return ((bins - bins.mean()) / bins.std())[:, None]
+        return np.asarray((bins - bins.mean()) / (bins.std() or 1.0))[:, None]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of B patients; logits B x C, targets B x 2 (time, event)."""
