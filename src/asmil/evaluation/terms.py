@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asmil.reporting import Estimate, Table
+from asmil.reporting import Estimate, Row, Table
 from asmil.reporting.document import estimate_cell
 from asmil.runs.covariates import COVARIATES, IMAGE
 from asmil.tasks.base import Metric
@@ -40,11 +40,11 @@ class TermComparison:
     @property
     def table(self) -> Table:
         """One row per term, and the gain of the image."""
-        rows = [
+        rows: list[Row] = [
             [TITLES[term], *(estimate_cell(metrics[metric.name], scale=metric.scale) for metric in self.metrics)]
             for term, metrics in self.estimates.items()
         ]
-        gain = [estimate_cell(self.gains[metric.name]) for metric in self.metrics]
+        rows.append(["gain of the image", *(estimate_cell(self.gains[metric.name]) for metric in self.metrics)])
         caption = (
             "Value with its 95 % patient-level bootstrap interval. Image term alone: the same trained models with the "
             "covariate term set to 0, which stands for the average patient of the training set; they were trained "
@@ -56,7 +56,7 @@ class TermComparison:
         narrow = frozenset(metric.title for metric in self.metrics if not metric.in_terminal)
         return Table(
             columns,
-            [*rows, ["gain of the image", *gain]],
+            rows,
             title="with and without covariates",
             caption=caption,
             in_terminal=True,
