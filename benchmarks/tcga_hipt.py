@@ -4,6 +4,8 @@
     python benchmarks/tcga_hipt.py DATA blca cohorts/blca --survival    # also brca, gbmlgg, luad, ucec
 
 DATA holds `tcga_hipt/` and `survival/`. Then, for example: asmil auto cohorts/brca/cohort.csv --out best
+
+Columns for `--covariates`: age and is_female (brca, nsclc, luad), oncotree_code (survival).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import pandas as pd
 
 FEATURES = {"nsclc": "lung", "luad": "lung"}
 """The `.npz` of a cohort, if it has another name."""
+CLINICAL = {"brca": "brca", "luad": "nsclc"}
+"""Survival cohorts with a table of subtypes, which has the age and sex of the patients."""
 
 
 def write_cohort(data: Path, name: str, out: Path, survival: bool) -> Path:
@@ -25,15 +29,22 @@ def write_cohort(data: Path, name: str, out: Path, survival: bool) -> Path:
     if survival:
         table = pd.read_csv(data / "survival" / f"tcga_{name}_survival.csv")
         table = table.rename(columns={"case_id": "patient", "slide_id": "slide", "survival_months": "time_months"})
-        table = table[["slide", "patient", "site", "time_months", "event"]]
+        table = table[["slide", "patient", "site", "time_months", "event", "oncotree_code"]]
+        if name in CLINICAL:
+            patients = _subtyping(data, CLINICAL[name])[["patient", "age", "is_female"]]
+            table = table.merge(patients.drop_duplicates("patient"), how="left", on="patient")
     else:
-        table = pd.read_csv(data / "tcga_hipt" / f"{name}_subtyping.csv")[["slide", "patient", "label", "site"]]
+        table = _subtyping(data, name)[["slide", "patient", "label", "site", "age", "is_female"]]
     table = table[table["slide"].isin(bags)]
     (out / "features").mkdir(parents=True, exist_ok=True)
     for slide in table["slide"]:
         np.save(out / "features" / f"{slide}.npy", bags[slide])
     table.to_csv(out / "cohort.csv", index=False)
     return out / "cohort.csv"
+
+
+def _subtyping(data: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(data / "tcga_hipt" / f"{name}_subtyping.csv")
 
 
 def main() -> None:

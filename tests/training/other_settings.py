@@ -57,9 +57,9 @@ NO_OTHER_VALUE = {
     "task.time_unit",
 }
 NO_OTHER_VALUE |= {"init.weights", "init.sha256", "nested.folds", "training.track", "training.executor", "task.alpha"}
-NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence"}
-"""Settings of other tasks and of whole runs, which these trainings do not take. Rows of tokens have their own test,
-and the other divergence has the same gradients."""
+NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence", "data.covariates"}
+"""Settings of other tasks, of whole runs and of manifests, which these trainings do not take. Rows of tokens have their
+own test, and the other divergence has the same gradients."""
 
 
 def every_setting() -> list[str]:

@@ -14,6 +14,7 @@ from asmil.api.inputs import as_path, run_path, tree, warn_of_changed_labels
 from asmil.api.progress import training_progress
 from asmil.api.run import BagLike, PredictOptions, TrainedRun, load_run
 from asmil.cohort import manifest
+from asmil.cohort.covariates import parse_covariates
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.table import OUTCOME_COLUMNS
 from asmil.cohort.units import UnitKind
@@ -44,6 +45,7 @@ def load_cohort(
     features: Path | str | None = None,
     task: TaskKind | None = "classification",
     columns: Mapping[str, str] | None = None,
+    covariates: Sequence[str] = (),
 ) -> Cohort:
     """Read a manifest and find the features of its slides.
 
@@ -53,12 +55,14 @@ def load_cohort(
     task: the task whose outcomes the manifest holds; None for slides without outcomes
     columns: which columns to read, e.g. {"patient": "case_id", "label": "subtype"}; others are found by their names,
         and `notes` of the result says how
+    covariates: names of columns to keep, for `train` with covariates
 
     All errors of a manifest are reported together, in one `AsmilError`.
     """
     if task is not None and task not in OUTCOME_COLUMNS:
         raise AsmilError(f"task {task!r} is unknown: {did_you_mean(str(task), OUTCOME_COLUMNS)}")
-    return manifest.load_cohort(path, features, task, columns)
+    names = [covariate.name for covariate in parse_covariates(covariates)]
+    return manifest.load_cohort(path, features, task, columns, names)
 
 
 SETTINGS_FILES = (".yaml", ".yml")
@@ -179,6 +183,7 @@ def train(
     task: TaskKind | None = None,
     features: Path | str | None = None,
     columns: Mapping[str, str] | None = None,
+    covariates: Sequence[str] | None = None,
     time_unit: TimeUnit | None = None,
     folds: int | None = None,
     seeds: int | None = None,
@@ -204,6 +209,8 @@ def train(
         default: asmil, or the method of the weights, and its preset paper
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
     features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
+    covariates: columns of the manifest that are added to the logits, e.g. ["age", "stage:category"]; a loaded cohort
+        must have them
     time_unit: of survival times, e.g. "days"; default: as the name of their column says (`time_days`)
     folds: of cross-validation; default: 1, a single split
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...; default: once, with seed 0
@@ -225,6 +232,7 @@ def train(
         "training.seed": seed,
         "task.kind": task or (cohort.task if isinstance(cohort, Cohort) else None),
         "task.time_unit": time_unit,
+        "data.covariates": None if covariates is None else list(covariates),
         "init.weights": None if init is None else str(init),
     }
     given_shorthands = {name: value for name, value in shorthands.items() if value is not None}
@@ -300,7 +308,9 @@ def compare(
 
 
 @overload
-def predict(run: TrainedRun | Path | str, slides: BagLike) -> SlidePrediction: ...
+def predict(
+    run: TrainedRun | Path | str, slides: BagLike, *, covariates: Mapping[str, Any] | None = None
+) -> SlidePrediction: ...
 
 
 @overload

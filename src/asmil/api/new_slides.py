@@ -16,7 +16,16 @@ from asmil.api.inputs import warn
 from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.locate import find_features
-from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_cohort, slide_of_row
+from asmil.cohort.manifest import (
+    Cohort,
+    Slide,
+    cohort_from_features,
+    covariate_columns,
+    load_cohort,
+    refuse_without_covariates,
+    slide_of_row,
+)
+from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
@@ -53,17 +62,39 @@ def rows_of_table(slides: Path, columns: ColumnMapping | None = None) -> dict[st
     return {row["slide"]: row for row in read_table(slides, columns).rows}
 
 
-def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapping | None = None) -> Cohort:
-    """The slides of a folder of feature files, of one such file, or of a table."""
+def feature_slides(
+    path: Path, features: Path | None = None, columns: ColumnMapping | None = None, covariates: Sequence[str] = ()
+) -> Cohort:
+    """The slides of a folder of feature files, of one such file, or of a table, which must have the covariates."""
     file = FeatureSource.parse(str(path)).path
     if not file.is_file() or is_feature_file(file):
         return cohort_from_features(path)
-    return load_cohort(path, features, kind=None, columns=columns)
+    return load_cohort(path, features, kind=None, columns=columns, covariates=covariates)
 
 
-def extracted_slides(names: Sequence[str], folder: Path, rows: Mapping[str, Mapping[str, str]]) -> list[Slide]:
-    """Slides whose features `asmil extract` wrote into a folder, with their patients and outcomes from a table."""
-    return [slide_of_row({"slide": name, **rows.get(name, {})}, FeatureSource(folder / f"{name}.h5")) for name in names]
+def covariates_in(path: Path, columns: ColumnMapping | None, covariates: Sequence[str]) -> dict[str, str]:
+    """The columns of a table that contain the covariates; an error if one is missing, or if there is no table."""
+    if not covariates:
+        return {}
+    if not is_table(path) or not path.is_file():
+        fail(path, f"the run needs the covariates {', '.join(covariates)}", "give a table with these columns")
+    return covariate_columns(read_table(path, columns), covariates, kind=None)
+
+
+def extracted_slides(
+    names: Sequence[str],
+    folder: Path,
+    rows: Mapping[str, Mapping[str, str]],
+    covariates: Mapping[str, str] | None = None,
+) -> list[Slide]:
+    """Slides whose features `asmil extract` wrote into a folder, with what a table says about them.
+
+    covariates: the columns of the table that contain them
+    """
+    return [
+        slide_of_row({"slide": name, **rows.get(name, {})}, FeatureSource(folder / f"{name}.h5"), covariates)
+        for name in names
+    ]
 
 
 def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) -> tuple[list[Unit], list[str]]:
@@ -145,18 +176,23 @@ class PredictionRequest:
 
     def _find_slides(self, run: Run, stack: ExitStack) -> tuple[list[Slide], list[str]]:
         """The slides, and the errors of those that cannot be used."""
+        needed = run.settings.covariates
         if isinstance(self.slides, Cohort):
+            refuse_without_covariates(self.slides, needed)
             return list(self.slides.slides), []
         path = Path(self.slides)
         columns = {**run.cohort.columns_in(path), **(self.columns or {})}
+        covariates = covariates_in(path, columns, needed)
         if self.features is None and are_images(path, columns):
             folder = self.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
-            return self._extract(run, path, folder, columns)
-        cohort = feature_slides(path, self.features, columns)
+            return self._extract(run, path, folder, columns, covariates)
+        cohort = feature_slides(path, self.features, columns, needed)
         warn(*(f"{path}: {note}" for note in cohort.notes))
         return list(cohort.slides), []
 
-    def _extract(self, run: Run, path: Path, folder: Path, columns: ColumnMapping) -> tuple[list[Slide], list[str]]:
+    def _extract(
+        self, run: Run, path: Path, folder: Path, columns: ColumnMapping, covariates: Mapping[str, str]
+    ) -> tuple[list[Slide], list[str]]:
         # training and prediction from features need none of the slide libraries
         from asmil.api.progress import SlideProgress
         from asmil.extraction.extract import extract, with_mpp
@@ -173,7 +209,7 @@ class PredictionRequest:
         plan = extraction_plan(run.description, run.path, self.weights, readers, self.encoder)
         results = shown.follow(extract(files, folder, plan, engine, done_before=DoneBefore(self.again)))
         names = [done.slide for done in results if done.error is None]
-        slides = extracted_slides(names, folder, rows_of_table(path, columns))
+        slides = extracted_slides(names, folder, rows_of_table(path, columns), covariates)
         return slides, [done.error for done in results if done.error]
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from asmil.api.inputs import as_path
 from asmil.api.new_slides import PredictionRequest
 from asmil.cohort.bag import Bag
-from asmil.cohort.manifest import Cohort, cohort_from_features
+from asmil.cohort.manifest import Cohort, Slide, cohort_from_features
 from asmil.cohort.problems import raise_errors
+from asmil.cohort.source import FeatureSource
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
@@ -29,7 +30,7 @@ from asmil.models.own_method import method_name
 from asmil.reporting import Estimate, Interval
 from asmil.runs.attention_file import AttentionRecord, read_attention
 from asmil.runs.bundle import read_bundle
-from asmil.runs.prediction import SlidePrediction, predict_bag
+from asmil.runs.prediction import SlidePrediction, covariates_of, predict_bag
 from asmil.runs.run import Run
 from asmil.tasks.base import TaskKind
 
@@ -152,7 +153,7 @@ class TrainedRun:
         """The attention of one slide: a prediction whose `tile_map` has one value per tile, at `coords`.
 
         A slide of the cohort is shown by the models that were not trained on it, or by all if all were. Any other
-        slide is shown by all models.
+        slide is shown by all models. Covariates are not used: the prediction is that of the image alone.
 
         slide: the name of a slide of the cohort (of a patient, where slides are joined), a feature file, a bag or
             an array of features N x D
@@ -189,7 +190,7 @@ class TrainedRun:
         return heatmap(self, slides, out, **asked)
 
     @overload
-    def predict(self, slides: BagLike) -> SlidePrediction: ...
+    def predict(self, slides: BagLike, *, covariates: Mapping[str, Any] | None = None) -> SlidePrediction: ...
 
     @overload
     def predict(self, slides: Cohort | Path | str, **options: Unpack[PredictOptions]) -> pd.DataFrame: ...
@@ -200,6 +201,7 @@ class TrainedRun:
         *,
         features: Path | str | None = None,
         columns: Mapping[str, str] | None = None,
+        covariates: Mapping[str, Any] | None = None,
         out: Path | str | None = None,
         attention: bool = False,
         keep_features: Path | str | None = None,
@@ -216,6 +218,8 @@ class TrainedRun:
         slides: a `Bag` or an array N x D gives one `SlidePrediction`; a folder or file of features, a folder or file
             of slide images, a table or a `Cohort` gives a table with one row per slide
         features, columns: the folder of the features, and which columns to read, for a table
+        covariates: of a `Bag` or array, e.g. {"age": 63, "sex": "female"}, if the run uses covariates; a table has
+            them as columns
         out: a CSV file to write; attention: also write the attention of every tile, to OUT_attention/SLIDE.h5
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
@@ -230,7 +234,12 @@ class TrainedRun:
         """
         if isinstance(slides, _BAG_TYPES):
             with_map = all(model.has_tile_map for model in self._run.models)
-            return predict_bag(self._run, as_bag(slides), attention=with_map)
+            bag = as_bag(slides)
+            cells = {name: "" if value is None else str(value) for name, value in (covariates or {}).items()}
+            unit = Unit.of_slide(Slide(bag.id, bag.id, None, FeatureSource(Path()), covariates=cells))
+            return predict_bag(self._run, bag, attention=with_map, covariates=covariates_of(self._run, unit))
+        if covariates is not None:
+            raise AsmilError("covariates are given for a single bag; for several slides they are columns of a table")
         if not isinstance(slides, Cohort | Path | str):
             raise AsmilError(
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"

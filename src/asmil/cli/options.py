@@ -63,6 +63,13 @@ Columns = Annotated[
         callback=_columns,
     ),
 ]
+Covariates = Annotated[
+    str | None,
+    option(
+        "Clinical columns of the manifest that are added to the prediction, e.g. age,sex,stage:category.",
+        metavar="COLUMN,...",
+    ),
+]
 SettingsOption = Annotated[
     list[str] | None, option("Any setting, e.g. training.lr=3e-4; may be repeated.", "--set", metavar="KEY=VALUE")
 ]

@@ -27,6 +27,7 @@ SHORTHANDS = {
     "task": "task.kind",
     "time_unit": "task.time_unit",
     "leave_one_site_out": "data.leave_out",
+    "covariates": "data.covariates",
     "anchor": "anchor.normalizer",
     "init": "init.weights",
     "inner_folds": "nested.folds",
@@ -97,6 +98,7 @@ def train(
     ] = None,
     plain: Annotated[bool, option("Do not use fused GPU kernels; train one seed after the other.", "--plain")] = False,
     columns: options.Columns = None,
+    covariates: options.Covariates = None,
     time_unit: options.TimeUnitName = None,
     engine: Annotated[
         str | None, option("Train folds and seeds at the same time: local (processes) or ray.", metavar="ENGINE")
@@ -169,6 +171,7 @@ def _request(given: dict[str, Any]) -> TrainingRequest:
         "stabilizers": _stabilizers(given["stabilizers"]),
         "grid": _grid(given["grid"]),
         "track": given["track"] or None,
+        "covariates": given["covariates"] and [name.strip() for name in given["covariates"].split(",")],
     }
     asked = {SHORTHANDS[name]: value for name, value in {**given, **words}.items() if name in SHORTHANDS}
     sections = tree({name: value for name, value in asked.items() if value is not None})

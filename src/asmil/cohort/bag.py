@@ -33,6 +33,7 @@ class Bag:
     extras: parameter-free additions (clusters, neighbors, low-resolution tiles)
     mask: N, false for padding rows; None: every row is a tile. Models whose `padding_from` allows padding give such
         rows the score minus infinity
+    offset: C numbers that are added to the logits of a model for this bag (the term of its covariates), or None
     """
 
     features: Tensor
@@ -41,6 +42,7 @@ class Bag:
     slide_index: Tensor | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     mask: Tensor | None = None
+    offset: Tensor | None = None
     validated: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class Bag:
             slide_index=None if self.slide_index is None else self.slide_index.to(device),
             extras={name: _moved(value, device) for name, value in self.extras.items()},
             mask=None if self.mask is None else self.mask.to(device, non_blocking=True),
+            offset=None if self.offset is None else self.offset.to(device, non_blocking=True),
         )
 
     def subset(self, tiles: Tensor) -> Bag:

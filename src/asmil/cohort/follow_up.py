@@ -18,6 +18,8 @@ EVENT_WORDS = {
 """Values of an event column: asmil's, and words for survival of the GDC (`Dead`) and cBioPortal (`1:DECEASED`)."""
 STATUS, DEATH = ("vital_status",), ("days_to_death",)
 LAST_CONTACT = ("days_to_last_follow_up", "days_to_last_followup")
+FOLLOW_UP = (*STATUS, *DEATH, *LAST_CONTACT)
+"""Columns that state the outcome of a survival cohort."""
 
 
 def with_follow_up(table: Columns) -> tuple[Columns, list[str]]:

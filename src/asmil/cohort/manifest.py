@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from asmil.cohort.feature_search import FeatureSearch
-from asmil.cohort.follow_up import with_follow_up
+from asmil.cohort.follow_up import FOLLOW_UP, with_follow_up
 from asmil.cohort.label_spelling import near_labels
 from asmil.cohort.locate import find_features, holds_a_cohort
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
@@ -64,6 +64,7 @@ class Slide:
 
     time, event: in a survival cohort, the follow-up time and whether the event was observed at its end
     mpp: microns per level-0 pixel, for feature files that do not state it
+    covariates: the cells of the columns that were requested as covariates, by their names
     """
 
     slide: str
@@ -76,6 +77,7 @@ class Slide:
     fold: int | None = None
     time: float | None = None
     event: bool | None = None
+    covariates: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,9 @@ class Cohort:
         """One row per slide, without empty columns."""
         import pandas as pd
 
-        rows = [vars(slide) | {"source": str(slide.source)} for slide in self.slides]
-        return pd.DataFrame(rows).rename(columns={"source": "features"}).dropna(axis="columns", how="all")
+        rows = [vars(slide) | {"source": str(slide.source)} | dict(slide.covariates) for slide in self.slides]
+        table = pd.DataFrame(rows).rename(columns={"source": "features"})
+        return table.drop(columns="covariates", errors="ignore").dropna(axis="columns", how="all")
 
     @cached_property
     def _by_name(self) -> dict[str, Slide]:
@@ -153,6 +156,7 @@ def load_cohort(
     features: Path | str | None = None,
     kind: TaskKind | None = "classification",
     columns: ColumnMapping | None = None,
+    covariates: Sequence[str] = (),
 ) -> Cohort:
     """Read a manifest (CSV, Excel or Parquet) and find the features of its slides.
 
@@ -160,10 +164,21 @@ def load_cohort(
         default: the folder `features` next to the manifest
     kind: the task whose outcomes the manifest must contain; None: no outcomes are needed
     columns: which columns of the table to read, by asmil's names; all others are found by name
+    covariates: columns to keep for each slide, as text
     """
-    cohort, problems, _ = read_manifest(path, features, kind, columns)
+    cohort, problems, _ = read_manifest(path, features, kind, columns, covariates)
     raise_errors(problems)
     return replace(cohort, notes=(*cohort.notes, *(f"{problem.what}; {problem.todo}" for problem in problems)))
+
+
+def refuse_without_covariates(cohort: Cohort, covariates: Sequence[str]) -> None:
+    """Raise if the slides of a cohort lack covariates; names the first."""
+    for name in covariates:
+        if any(name not in slide.covariates for slide in cohort.slides):
+            what = f"the covariate '{name}' of the slides is unknown"
+            fail(
+                cohort.path, what, f"give a table with the column '{name}', or load_cohort(..., covariates=['{name}'])"
+            )
 
 
 def cohort_from_features(path: Path | str) -> Cohort:
@@ -203,6 +218,7 @@ def read_manifest(
     features: Path | str | None = None,
     kind: TaskKind | None = "classification",
     columns: ColumnMapping | None = None,
+    covariates: Sequence[str] = (),
 ) -> ManifestReading:
     """All rows of a manifest, usable or not."""
     path = Path(path)
@@ -225,13 +241,14 @@ def read_manifest(
     problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
+    kept = covariate_columns(table, covariates, kind)
     folder = Path(features) if features is not None else None
     search = FeatureSearch(path, folder)
     slides: dict[str, Slide] = {}
     for row in rows:
         name = row["slide"]
         if name and (name not in slides or slides[name].source == NOWHERE):
-            slides[name] = slide_of_row(row, search.find(row) or NOWHERE)
+            slides[name] = slide_of_row(row, search.find(row) or NOWHERE, kept)
     notes = (*table.understood, *filled)
     everyone = Cohort(
         path, tuple(slides.values()), (), kind, dict(columns or {}), notes, folder, time_unit=table.time_unit
@@ -247,8 +264,28 @@ def _in_order(labels: set[str | None]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
-    """The slide that a row of a manifest describes; cells that cannot be used count as empty."""
+def covariate_columns(table: Columns, covariates: Sequence[str], kind: TaskKind | None) -> dict[str, str]:
+    """The columns of covariates, by the names that the user gives; a missing column and an outcome are errors."""
+    columns = {}
+    outcomes = {*table.labels, *((table.named([name]) for name in FOLLOW_UP) if kind == "survival" else ())}
+    for name in covariates:
+        column = table.spelled_like(name)
+        if column is None:
+            others = [other for other in table.cells if other not in COLUMNS]
+            fail(table.path, f"there is no column '{name}', which is a covariate", did_you_mean(name, others))
+        if column in outcomes or (column in COLUMNS and column != "site"):
+            fail(
+                table.path, f"column '{name}' cannot be a covariate, since it is read as something else", "leave it out"
+            )
+        columns[name] = column
+    return columns
+
+
+def slide_of_row(row: Mapping[str, str], source: FeatureSource, covariates: Mapping[str, str] | None = None) -> Slide:
+    """The slide that a row of a manifest describes; cells that cannot be used count as empty.
+
+    covariates: the columns to keep, by the names under which the slide has them
+    """
     split = row.get("split")
     return Slide(
         slide=row["slide"],
@@ -261,6 +298,7 @@ def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
         fold=whole_number(row.get("fold", "")),
         time=number(row.get("time", "")),
         event=EVENTS.get(row.get("event", "").lower()),
+        covariates={name: row[column] for name, column in (covariates or {}).items()},
     )
 
 

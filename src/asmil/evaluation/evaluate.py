@@ -9,6 +9,7 @@ from typing import Any
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
+from asmil.evaluation.covariates import compare_terms
 from asmil.evaluation.run_evaluation import Request, Role, RunEvaluation
 from asmil.reporting import Block
 from asmil.runs.run import Run, read_run
@@ -42,7 +43,7 @@ def evaluate_run(
         raise AsmilError(
             f"{opened.path}: --unit {unit} does not apply to a {opened.kind} run; train with --set data.unit={unit}"
         )
-    evaluation = evaluator.evaluate(opened, request)
+    evaluation = replace(evaluator.evaluate(opened, request), terms=compare_terms(opened, request))
     if threshold_rule is None or opened.format.has_threshold:
         return evaluation
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."

@@ -74,6 +74,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     sections = [Section("Results", [_summary(evaluations)])]
     for evaluation in evaluations:
         blocks: list[Block] = [
+            *_covariates(evaluation),
             *evaluator.blocks(evaluation),
             *_slides(evaluation),
             *_attention(evaluation),
@@ -183,6 +184,11 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
     )
+
+
+def _covariates(evaluation: RunEvaluation) -> list[Block]:
+    """What the covariates and the images contribute."""
+    return [] if evaluation.terms is None else [Heading("With and without covariates"), evaluation.terms.table]
 
 
 def _slides(evaluation: RunEvaluation) -> list[Block]:

@@ -14,6 +14,7 @@ from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.rows import by_slide
 from asmil.evaluation.stability.alarms import Alarm
+from asmil.evaluation.terms import TermComparison
 from asmil.reporting import Estimate, jsonable
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
@@ -55,6 +56,8 @@ class RunEvaluation(Displayed):
 
     metrics: every metric of the task with its interval
     rows: the predictions that were evaluated
+    unit: `slide`, or `patient` for the mean prediction of each patient's slides
+    terms: what the covariates and the images contribute; None for a run without covariates
     """
 
     run: Run = field(repr=False)
@@ -64,6 +67,8 @@ class RunEvaluation(Displayed):
     resamples: int
     bootstrap_seed: int
     warnings: tuple[str, ...] = ()
+    unit: UnitKind = "slide"
+    terms: TermComparison | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -201,6 +206,7 @@ class RunEvaluation(Displayed):
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "selection": self.run.settings.training.select,
             "max_tiles": self.run.settings.data.max_tiles,
+            **({"covariates": self.terms.to_dict()} if self.terms is not None else {}),
             "warnings": list(self.warnings),
         }
 

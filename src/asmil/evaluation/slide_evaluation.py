@@ -46,12 +46,10 @@ class SlideEvaluation(RunEvaluation):
 
     classes: the metrics of every class or label; none for regression
     folds_joined: whether the folds of a seed were joined (their slides do not overlap) or evaluated one by one
-    unit: `slide`, or `patient` for the mean prediction of each patient's slides
     """
 
     classes: tuple[ClassSummary, ...]
     folds_joined: bool
-    unit: UnitKind = "slide"
 
     @property
     def unit_name(self) -> UnitKind:

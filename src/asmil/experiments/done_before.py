@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from asmil.cohort.covariates import parse_covariates
 from asmil.cohort.features import FeatureInfo
 from asmil.cohort.inspection import headers_of
 from asmil.cohort.manifest import Cohort, load_cohort
@@ -17,6 +18,7 @@ from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import forget_result, is_done, measured_from, measured_record, results_table
+from asmil.runs.covariates import with_covariate_kinds
 from asmil.runs.description import describe, read_description
 from asmil.runs.layout import RunLayout
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record
@@ -68,20 +70,28 @@ def _measured(job: TrainingJob, made_from: MadeFrom) -> dict[str, Any]:
     return {"asmil": stored.asmil, "contents": stored.contents}
 
 
+_Source = tuple[Path, Path | None, TaskKind, tuple[str, ...]]
+"""A manifest, its features, the task and the covariates."""
+
+
 class _Inputs:
     """What the jobs of one command are made from; a cohort is read once for all of its jobs."""
 
     def __init__(self) -> None:
-        self._cohorts: dict[tuple[Path, Path | None, TaskKind], tuple[Cohort, list[FeatureInfo]]] = {}
+        self._cohorts: dict[_Source, tuple[Cohort, list[FeatureInfo]]] = {}
 
     def made_from(self, job: TrainingJob) -> MadeFrom:
         """Manifest rows, features and settings of a job."""
-        config, key = job.config(), (job.manifest, job.features, job.task)
+        config = job.config()
+        names = tuple(covariate.name for covariate in parse_covariates(config.data.covariates))
+        key = (job.manifest, job.features, job.task, names)
         if key not in self._cohorts:
-            cohort = load_cohort(*key)
+            cohort = load_cohort(job.manifest, job.features, job.task, covariates=names)
             self._cohorts[key] = (cohort, headers_of(cohort.slides))
         cohort, infos = self._cohorts[key]
-        outcomes = outcomes_of(cohort, units_of(cohort.slides, config.unit), job.task)
+        units = units_of(cohort.slides, config.unit)
+        outcomes = outcomes_of(cohort, units, job.task)
+        config = with_covariate_kinds(config, cohort, units)
         return describe(config, cohort, outcomes.names, infos).made_from()
 
 

@@ -22,6 +22,7 @@ from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
 from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.runs.bundle import BundleAlarm, BundleMetric, is_bundle, seal_bundle
+from asmil.runs.covariates import COVARIATES_FILE
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.runs.prediction import open_models
@@ -30,7 +31,7 @@ from asmil.tables.time_units import unit_in_words
 from asmil.version import __version__
 
 CARD_FILE = "README.md"
-_OF_A_TRAINING = (TASK_FILE, "checkpoints/best.safetensors", "checkpoints/best.json")
+_OF_A_TRAINING = (TASK_FILE, COVARIATES_FILE, "checkpoints/best.safetensors", "checkpoints/best.json")
 SMALL_TEST_PART = 100
 """With fewer patients, the model card says that the test set is small."""
 _FRONT_MATTER = """\
@@ -138,8 +139,9 @@ def model_card(run: Run, evaluation: RunEvaluation, limit: str = "") -> str:
 
 
 def _use(run: Run) -> str:
-    """Commands that predict: slides if it is known how to extract them, else features."""
+    """Commands that predict: a table with covariates, slides if it is known how to extract them, or features."""
     given = "slides/" if run.description.features.get("extraction") else "features/"
+    given = "table.csv" if run.settings.covariates else given
     method = run.description.config.method
     option, argument = (f" --method {shlex.quote(method)}", f", method={method!r}") if is_own(method) else ("", "")
     return (
@@ -181,6 +183,8 @@ def _data(run: Run) -> Iterator[tuple[str, str]]:
     yield "numbers per tile", str(run.description.in_features)
     yield "tile size in microns", _or_unknown(features.get("tile_um"))
     yield "tile size in pixels", _or_unknown(features.get("tile_px"))
+    if run.settings.covariates:
+        yield "covariates", escape_markdown(", ".join(run.description.config.data.covariates))
     if run.operating_point is not None:
         point = run.operating_point
         threshold = f"{point.positive} from a probability of {format_number(point.threshold)}"

@@ -68,7 +68,7 @@ class RunGraph(nn.Module):
 def export_torch(path: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
     _refuse_folder(out)
-    run = open_models(path, "cpu", method)
+    run = _open(path, method)
     graph, program = _exported(run)
     with replacing(out) as partial, _quiet():
         torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(run))})
@@ -88,7 +88,7 @@ def export_onnx(path: Path | str, out: Path | str, method: str | None = None) ->
         import onnxscript  # noqa: F401 torch writes ONNX with it
     except ModuleNotFoundError as error:
         raise AsmilError(f"ONNX needs the package {error.name}; install asmil[export]") from None
-    run = open_models(path, "cpu", method)
+    run = _open(path, method)
     graph, program = _exported(run)
     with _explained(run), _quiet():
         model = torch.onnx.export(
@@ -108,6 +108,16 @@ def export_onnx(path: Path | str, out: Path | str, method: str | None = None) ->
         run,
     )
     return Path(out)
+
+
+def _open(path: Path | str, method: str | None) -> Run:
+    run = open_models(path, "cpu", method)
+    if run.settings.covariates:
+        raise AsmilError(
+            f"{run.path}: the run uses the covariates {', '.join(run.settings.covariates)}, which a graph of features "
+            "does not read; export it as a bundle, which contains their encoding"
+        )
+    return run
 
 
 def _refuse_folder(out: Path | str) -> None:

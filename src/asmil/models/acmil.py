@@ -74,6 +74,7 @@ class ACMIL(AttentionPoolModel):
 
     config_type = ACMILConfig
     score_axes = ("head", "branch")
+    logits_in_extras = ("branch_logits",)
     """GA has one head."""
     config: ACMILConfig
 

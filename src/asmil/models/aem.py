@@ -31,7 +31,7 @@ from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
 from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Loss, MILModel, ModelOnBase, Output, inner_width, refuse_uneven
-from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_layers
+from asmil.models.blocks.dual_stream import LINEAR_QUERY, STREAM_LOGITS, from_official, official_layers
 from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.scoring import GATED_ATTENTION
@@ -109,6 +109,7 @@ class AEM(ModelOnBase):
     config_type = AEMConfig
     own_stabilizers: ClassVar[Mapping[str, str]] = {"entropy": "model.weight"}
     score_axes = ("row",)
+    logits_in_extras = STREAM_LOGITS
     config: AEMConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: AEMConfig) -> None:

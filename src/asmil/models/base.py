@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -125,6 +125,8 @@ class MILModel(nn.Module):
     """Whether the attention map is that of the predicted class; otherwise it is the mean over the rows."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
     """Stabilizers that are part of the method, each with the setting of its weight."""
+    logits_in_extras: ClassVar[tuple[str, ...]] = ()
+    """Extras of outputs that the loss compares with the target of the bag, like its logits; they get its offset too."""
 
     heatmap = former_name("heatmap", "tile_map")
 
@@ -200,6 +202,13 @@ class MILModel(nn.Module):
     def uncertainty(self, output: Output, task: Task) -> dict[str, float]:
         """Uncertainties of a bag by name, for methods that estimate them; shown beside predictions."""
         return {}
+
+    def with_offset(self, output: Output, offset: Tensor | None) -> Output:
+        """The output with the offset of a bag (C) added to its logits, and to those that only the loss reads."""
+        if offset is None:
+            return output
+        extras = {name: output.extras[name] + offset for name in self.logits_in_extras if name in output.extras}
+        return replace(output, logits=output.logits + offset, extras={**output.extras, **extras})
 
     @property
     def has_tile_map(self) -> bool:

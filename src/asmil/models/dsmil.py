@@ -26,6 +26,7 @@ from asmil.models.base import Loss, MILModel, ModelConfig, Output
 from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
+    STREAM_LOGITS,
     DualStream,
     LossKind,
     Prediction,
@@ -79,6 +80,7 @@ class DSMIL(MILModel):
 
     config_type = DSMILConfig
     score_axes = ("class",)
+    logits_in_extras = STREAM_LOGITS
     maps_predicted_class = True
     config: DSMILConfig
 

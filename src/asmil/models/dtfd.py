@@ -137,6 +137,7 @@ class DTFD(MILModel):
 
     config_type = DTFDConfig
     score_axes = ("branch",)
+    logits_in_extras = ("tier1_logits",)
     map_kinds = ("attention", "probability")
     weighted_instance_logits = True
     config: DTFDConfig

@@ -122,6 +122,7 @@ class HDMIL(MILModel):
 
     config_type = HDMILConfig
     score_axes = ("class",)
+    logits_in_extras = ("logits_full",)
     map_kinds = ("attention", "kept")
     maps_predicted_class = True
     config: HDMILConfig

@@ -38,6 +38,7 @@ from asmil.models.base import Loss, MILModel, ModelOnBase, Output, Stage
 from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
+    STREAM_LOGITS,
     LossKind,
     Query,
     from_official,
@@ -99,6 +100,7 @@ class IBMIL(ModelOnBase):
 
     config_type = IBMILConfig
     score_axes = ("row",)
+    logits_in_extras = STREAM_LOGITS
     config: IBMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: IBMILConfig) -> None:

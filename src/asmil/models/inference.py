@@ -34,7 +34,8 @@ def infer(
 ) -> Output:
     """The model's output for a bag, on the CPU; `device` is that of the model (by default that of its parameters).
 
-    An output that is not finite is an AsmilError that names the bag, since it is no prediction.
+    The offset of the bag, if it has one, is added to the logits. An output that is not finite is an AsmilError that
+    names the bag, since it is no prediction.
 
     If the device runs out of memory, the bag is tried again in chunks of half the size; if the method cannot be
     streamed, an error states the size of the bag. The system kills a process that exhausts the memory of a CPU, so the
@@ -48,7 +49,10 @@ def infer(
         _refuse_too_large(model, bag)
     while True:
         try:
-            return _finite(bag, _to_cpu(_run(model, bag, device, chunk)))
+            output = model.with_offset(
+                _to_cpu(_run(model, bag, device, chunk)), None if bag.offset is None else bag.offset.cpu()
+            )
+            return _finite(bag, output)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise

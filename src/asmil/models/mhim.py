@@ -39,7 +39,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, MILModel, Output, Stage
-from asmil.models.blocks.dual_stream import two_stream_loss
+from asmil.models.blocks.dual_stream import STREAM_LOGITS, two_stream_loss
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.mhim_maskable import AttentionEncoder, MHIMConfig, Network
@@ -59,6 +59,7 @@ class PureMHIM(AttentionPoolModel):
 
     config_type = MHIMConfig
     score_axes = ("row",)
+    logits_in_extras = STREAM_LOGITS
     """One row with abmil, one row per head with transmil, one row per class with dsmil."""
     config: MHIMConfig
 

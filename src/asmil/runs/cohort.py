@@ -23,12 +23,14 @@ class RunCohort:
     features: the folder of features that the user gave
     columns: the columns that the user chose
     time_unit: of survival times
+    covariates: the names of the covariates
     """
 
     manifest: Path | None
     features: Path | None = None
     columns: ColumnMapping | None = None
     time_unit: TimeUnit | None = None
+    covariates: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: StoredSettings) -> RunCohort:
@@ -39,6 +41,7 @@ class RunCohort:
             None if stored.features is None else Path(stored.features),
             stored.columns,
             settings.task.time_unit,
+            settings.covariates,
         )
 
     def at(self, manifest: Path) -> RunCohort:
@@ -62,12 +65,13 @@ class RunCohort:
         return self.manifest is not None and self.manifest.is_file()
 
     def read(self, kind: TaskKind | None = None, features: Path | None = None) -> tuple[Cohort, list[Problem]]:
-        """The usable rows of the manifest, and the problems of the others.
+        """The usable rows of the manifest, with their covariates, and the problems of the others.
 
         features: where the features are now; None: where they were in training
         """
         assert self.manifest is not None
-        return read_manifest(self.manifest, features or self.features_there, kind, self.columns)[:2]
+        there = features or self.features_there
+        return read_manifest(self.manifest, there, kind, self.columns, self.covariates)[:2]
 
     @property
     def features_there(self) -> Path | None:

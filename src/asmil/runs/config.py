@@ -355,6 +355,11 @@ class DataConfig(Settings):
     leave_out: Literal["patients", "site"] = Field(
         "patients", description="what a test fold contains; site: one site (`--leave-one-site-out`)"
     )
+    covariates: list[str] = Field(
+        [],
+        description="columns of the manifest that are added to the logits by a linear term (`--covariates`); "
+        "`stage:category` or `grade:number` states the kind, which otherwise follows from the values",
+    )
 
 
 class InitConfig(Settings):

@@ -156,7 +156,11 @@ def rows_sha256(kind: TaskKind, cohort: Cohort) -> str:
     """A checksum of the values that a run reads from its manifest."""
     survives = kind == "survival"
     rows = [
-        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
+        (
+            *(s.slide, s.patient, s.label, s.site, s.split, s.fold),
+            *((s.time, s.event) if survives else ()),
+            *sorted(s.covariates.items()),
+        )
         for s in cohort.slides
     ]
     return _sha256(rows)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from asmil.cohort.bag import COORDS_UM, Bag
+from asmil.cohort.covariates import Cells
 from asmil.cohort.feature_structure import COMPARED_TILES, compare_features, spaced
 from asmil.cohort.hdf5 import new_hdf5
 from asmil.cohort.manifest import Slide
@@ -89,14 +90,15 @@ def load_models(run: Run) -> None:
 def predict_slide(run: Run, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
     """Read the features of a slide or patient and predict it with all models of a run; see `Run.bag`."""
     unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
+    cells = covariates_of(run, unit)
     bag, headers = run.bag(unit)
-    notes = [slide_notes(headers)]
+    notes = [slide_notes(headers), *_doubtful_covariates(run, cells)]
     used = _used_in_training(run, unit, bag)
     if not used and _named_like_seen(run, unit):
         notes.append("a training slide has this name, but other tiles")
     other = _other_features(run, bag)
     return replace(
-        predict_bag(run, bag, attention),
+        predict_bag(run, bag, attention, covariates=cells),
         notes="; ".join(filter(None, [*notes, other])),
         used_in_training=used,
         other_features=other,
@@ -120,13 +122,15 @@ def predict_bag(
     attention: bool = False,
     trained: Sequence[TrainedModel] | None = None,
     map_kind: str | None = None,
+    covariates: Cells | None = None,
 ) -> SlidePrediction:
     """Predict one bag with every model of a run (or those given), and average.
 
     map_kind: one of the `map_kinds` of the models; default: the first
+    covariates: of the bag; None: the prediction is that of the image alone
     """
     used = run.trained if trained is None else trained
-    outputs = [infer(each.model, each.model.prepare(bag), run.device) for each in used]
+    outputs = [infer(each.model, _with_offset(each.model.prepare(bag), each, covariates), run.device) for each in used]
     heat = None
     if attention:
         maps = [each.model.tile_map(output, map_kind) for each, output in zip(used, outputs, strict=True)]
@@ -147,6 +151,43 @@ def predict_bag(
 def _mean_uncertainty(used: Sequence[TrainedModel], outputs: Sequence[Output]) -> dict[str, float]:
     by_model = [each.model.uncertainty(output, each.task) for each, output in zip(used, outputs, strict=True)]
     return {name: float(np.mean([of_model[name] for of_model in by_model])) for name in by_model[0]}
+
+
+def covariates_of(run: Run, unit: Unit) -> Cells | None:
+    """The covariates of a slide or patient; None if the run uses none, and an error if one is unknown."""
+    names = run.settings.covariates
+    if not names:
+        return None
+    for name in names:
+        known = {slide.covariates.get(name) for slide in unit.slides}
+        if None in known:
+            raise AsmilError(
+                f"{unit.name}: the run needs the covariates {', '.join(names)}, but '{name}' is unknown; give a table "
+                "with these columns"
+            )
+        if len(known) > 1:
+            raise AsmilError(
+                f"{unit.name}: its slides differ in the covariate '{name}' ({', '.join(sorted(map(str, known)))}); "
+                "give all slides of a patient the same value"
+            )
+    return unit.slides[0].covariates
+
+
+def _with_offset(bag: Bag, trained: TrainedModel, covariates: Cells | None) -> Bag:
+    if trained.covariates is None or covariates is None:
+        return bag
+    return replace(bag, offset=trained.covariates.offsets([covariates])[0])
+
+
+def _doubtful_covariates(run: Run, covariates: Cells | None) -> list[str]:
+    """Covariates that are missing, or that the training did not have, one phrase each."""
+    if covariates is None:
+        return []
+    phrases: dict[str, str] = {}
+    for trained in run.trained:
+        for doubt in [] if trained.covariates is None else trained.covariates.encoder.doubts(covariates):
+            phrases.setdefault(doubt.partition(",")[0], doubt)  # medians and levels differ from fold to fold
+    return list(phrases.values())
 
 
 def _used_in_training(run: Run, unit: Unit, bag: Bag) -> bool | None:

@@ -23,6 +23,7 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.runs.bundle import is_bundle, read_bundle, refuse_bundle
 from asmil.runs.cohort import RunCohort
+from asmil.runs.covariates import COVARIATES, IMAGE, TERMS_FILE
 from asmil.runs.description import RunDescription, read_description
 from asmil.runs.layout import RunLayout
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
@@ -135,10 +136,23 @@ class Run:
         refuse_invalid(file, table, self.format)
         return table
 
+    @cached_property
+    def term_predictions(self) -> pd.DataFrame | None:
+        """The predictions of the image and of the covariates alone (column `term`); None without covariates."""
+        if not self.settings.covariates or self.is_bundle:
+            return None
+        file = self.path / TERMS_FILE
+        table = read_predictions(file)
+        if "term" not in table:
+            raise AsmilError(f"{file}: the column term is missing; restore it or train again")
+        for term in (IMAGE, COVARIATES):
+            refuse_invalid(file, table[table["term"] == term], self.format)
+        return table
+
     def with_predictions(self, table: pd.DataFrame) -> Run:
         """The same run with predictions of other slides."""
         other = copy(self)
-        other.__dict__["predictions"] = table
+        other.__dict__ |= {"predictions": table, "term_predictions": None}
         return other
 
     @cached_property

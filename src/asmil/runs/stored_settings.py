@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 
+from asmil.cohort.covariates import parse_covariates
 from asmil.cohort.units import UnitKind
 from asmil.tables.time_units import TimeUnit
 
@@ -58,10 +59,11 @@ class StoredAnchor(_Section):
 
 
 class StoredData(_Section):
-    """The unit of prediction, and the maximum number of tiles per bag in training."""
+    """The unit of prediction, the maximum number of tiles per bag in training, and the columns of covariates."""
 
     unit: str | None = None
     max_tiles: int | None = None
+    covariates: tuple[str, ...] = ()
 
 
 class StoredRecord(_Section):
@@ -115,6 +117,11 @@ class StoredSettings(_Section):
         """What a bag is: a slide, or a patient with all slides joined."""
         joined = self.data.unit == "patient" or (self.data.unit != "slide" and self.task.kind == "survival")
         return "patient" if joined else "slide"
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """The names of the covariates."""
+        return tuple(covariate.name for covariate in parse_covariates(self.data.covariates))
 
     @property
     def has_anchor(self) -> bool:

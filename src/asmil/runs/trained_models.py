@@ -11,6 +11,7 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.runs import checkpoint
 from asmil.runs.bundle import BUNDLE_FILE, is_bundle
+from asmil.runs.covariates import COVARIATES_FILE, CovariateTerm, read_term
 from asmil.runs.description import RunDescription, config_of_fold
 from asmil.runs.layout import TASK_FILE, RunLayout, is_finished
 from asmil.runs.model import build_model
@@ -21,12 +22,13 @@ from asmil.tasks.classification import Classification
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model of one training of a run, and its task."""
+    """The model of one training of a run, its task, and the term of its covariates, if it has any."""
 
     fold: int
     seed: int
     model: MILModel
     task: Task
+    covariates: CovariateTerm | None = None
 
 
 def weights_file(training: Path) -> Path:
@@ -67,7 +69,10 @@ def _load(
     task = _task(layout, description, folder)
     model = build_model(config, description.in_features, task.n_outputs, seed)
     checkpoint.restore_model(model, tensors, path)
-    return TrainedModel(fold, seed, model.to(device).eval(), task)
+    term = read_term(folder) if config.data.covariates else None
+    if term is not None and len(term.bias) != task.n_outputs:
+        raise AsmilError(f"{folder / COVARIATES_FILE}: its term has {len(term.bias)} outputs; restore the run")
+    return TrainedModel(fold, seed, model.to(device).eval(), task, term)
 
 
 def _task(layout: RunLayout, description: RunDescription, folder: Path) -> Task:

@@ -9,6 +9,7 @@ from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.runs import checkpoint, operating_point, stored_labels, training_slides
 from asmil.runs.attention_file import read_attention
+from asmil.runs.covariates import COVARIATES_FILE, TERMS_FILE, read_term
 from asmil.runs.description import read_description
 from asmil.runs.epochs import read_epochs
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE, RunLayout
@@ -34,6 +35,7 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
     yield layout.config, lambda path: read_description(layout)
     yield layout.splits, Splits.load
     yield layout.predictions, read_predictions
+    yield layout.path / TERMS_FILE, read_predictions
     yield layout.path / stored_labels.FILE, stored_labels.read_labels
     yield layout.path / training_slides.FILE, lambda path: training_slides.read_training_slides(path.parent)
     yield layout.path / operating_point.FILE, lambda path: operating_point.read_operating_point(path.parent)
@@ -43,6 +45,8 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
     for _, _, folder in trainings:
         yield folder / "metrics.jsonl", read_epochs
         yield folder / TASK_FILE, read_task
+        yield folder / COVARIATES_FILE, lambda path: read_term(path.parent)
+        yield folder / TERMS_FILE, read_predictions
         yield folder / "predictions.parquet", read_predictions
         yield folder / "checkpoints" / "best.json", lambda path: read_kept_epoch(path.parent.parent)
         yield folder / "checkpoints" / "best.safetensors", lambda path: _verify_weights(path, "")

@@ -72,6 +72,10 @@ class Columns:
                 return name
         return None
 
+    def spelled_like(self, name: str) -> str | None:
+        """The column of this name, under asmil's name if it has one; case, blanks and punctuation are ignored."""
+        return name if name in self.cells else self.named([_key(name)])
+
     @property
     def understood(self) -> list[str]:
         """How the table was read, one sentence per note."""

@@ -41,6 +41,11 @@ class Task(Protocol):
         """Number of logits that a model must return."""
         ...
 
+    @property
+    def directions(self) -> Floats:
+        """C x R: the directions in which the inputs of a linear model move the logits; by default each logit."""
+        return np.eye(self.n_outputs)
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss over the bags of a step: logits B x C."""
         ...

@@ -69,6 +69,14 @@ class Survival(Task):
         """C, the number of time bins; 1 for Cox."""
         return 1 if self.edges is None else len(self.edges) - 1
 
+    @property
+    def directions(self) -> Floats:
+        """C x 1: hazards of all bins together; incidences from early to late bins, standardized."""
+        if self.loss_kind != "incidence":
+            return np.ones((self.n_outputs, 1))
+        bins = np.arange(self.n_outputs, dtype=np.float64)
+        return np.asarray((bins - bins.mean()) / (bins.std() or 1.0))[:, None]
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of B patients; logits B x C, targets B x 2 (time, event)."""
         return self._loss(logits, targets, self.alpha)
@@ -219,6 +227,13 @@ class Survival(Task):
                 f"there is {len(self.edges) - 1} time bin, but at least {fewest} are needed; use more bins, or train "
                 "with more patients that have an event"
             )
+
+
+def completed_task(task: Task, logits: Tensor, targets: npt.NDArray[Any]) -> Task:
+    """The task, completed with the logits (n x C) and targets of the training bags: a Cox task with its baseline."""
+    if not isinstance(task, Survival) or not task.joint:
+        return task
+    return task.fit_baseline(logits[:, 0].numpy(), targets[:, 0], targets[:, 1])
 
 
 def _relative(log_risk: Floats, center: float) -> Floats:

@@ -223,7 +223,10 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         twice = sorted(chosen.keys() & own.keys())
         if twice:
             raise AsmilError(f"settings[{twice[0]!r}] is already set by {type(self).__name__}; leave it out")
-        return resolve_with_init(self.method, self.preset, assign({}, {**own, **chosen}))
+        config = resolve_with_init(self.method, self.preset, assign({}, {**own, **chosen}))
+        if config.data.covariates:
+            raise AsmilError("settings['data.covariates']: an estimator has no manifest; use asmil.train")
+        return config
 
     def _seed(self) -> int | None:
         """The seed, or None if the settings contain it."""

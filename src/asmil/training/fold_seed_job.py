@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asmil.cohort.bag import Bag
+from asmil.cohort.covariates import Cells, Covariate
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.outcomes import Outcomes
 from asmil.cohort.splits import Roles, Splits
@@ -20,12 +21,14 @@ from asmil.files import write_json
 from asmil.machine.timing import timed
 from asmil.models.base import MILModel, Output
 from asmil.runs.config import RunConfig
+from asmil.runs.covariates import COVARIATES, IMAGE, TERMS_FILE, CovariateTerm, cells_of
 from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.runs.model import build_model
-from asmil.runs.predictions import uncertainty_column
+from asmil.runs.predictions import uncertainty_column, write_predictions
 from asmil.runs.task import build_task
 from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
+from asmil.tasks.survival import completed_task
 from asmil.training.initial_weights import initialize
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import EpochObserver, Trainer
@@ -37,6 +40,8 @@ class TrainingData:
     """The data shared by all trainings of a run: the units of the cohort, their outcomes and their bags.
 
     initial: pretrained weights that every training starts from
+    covariates: with their kinds; none: bags have no covariates
+    term: the term of the covariates, fitted on the training bags; see `fitted_on`
     processes: the processes that share the steps of a training; only the first one writes
     """
 
@@ -47,6 +52,8 @@ class TrainingData:
     device: torch.device
     initial: Mapping[str, Tensor] | None = None
     processes: OneProcess = field(default_factory=OneProcess)
+    covariates: tuple[Covariate, ...] = ()
+    term: CovariateTerm | None = None
 
     def indices(self, splits: Splits, fold: int, role: Roles) -> list[int]:
         """The indices of the units with a role in a fold; a patient's slides all have the same role."""
@@ -56,7 +63,24 @@ class TrainingData:
     def labeled(self, indices: Sequence[int]) -> LabeledBags:
         """Units with their targets."""
         chosen = self.outcomes.among(indices)
-        return LabeledBags(_Part(self.loader, list(indices)), chosen.targets, chosen.strata, chosen.stratum_names)
+        part = _Part(self.loader, list(indices), self.offsets(indices))
+        return LabeledBags(part, chosen.targets, chosen.strata, chosen.stratum_names)
+
+    def cells(self, indices: Sequence[int]) -> list[Cells]:
+        """The covariates of some units."""
+        return cells_of([self.units[i] for i in indices])
+
+    def offsets(self, indices: Sequence[int]) -> Tensor | None:
+        """n x C, what the covariates of some units add to their logits; None without covariates."""
+        return None if self.term is None else self.term.offsets(self.cells(indices))
+
+    def fitted_on(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
+        """The same data, with the term of the covariates fitted on the units `train`."""
+        if not self.covariates:
+            return self
+        task = build_task(config, self.outcomes, train)
+        targets = self.outcomes.targets[list(train)]
+        return replace(self, term=CovariateTerm.fit(self.covariates, task, self.cells(train), targets))
 
     def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
         """The initial model, and the task fitted on the units `train`."""
@@ -138,21 +162,49 @@ class FoldSeedJob:
     @timed("predictions")
     def finish(self, trainer: Trainer) -> pd.DataFrame:
         """Predict the validation and test units with the trained model; test bags are not read before this."""
-        task = trainer.completed_task(self.train)
+        train_logits = trainer.predict(self.train.bags) if trainer.task.joint else None
+        task = self._completed(trainer.task, train_logits)
         write_json(self.folder / TASK_FILE, task.to_dict())
-        tables = [self._predict(trainer, task, role) for role in ("val", "test")]
-        return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+        tables, of_terms = [], []
+        roles: tuple[Roles, ...] = ("val", "test")
+        for role in roles:
+            indices = self.data.indices(self.splits, self.fold, role)
+            bags = self.data.labeled(indices).bags
+            uncertainties = _Uncertainties(task)
+            logits = trainer.predict(bags, uncertainties.note) if indices else torch.zeros(0, task.n_outputs)
+            tables.append(self._table(task, logits, role, indices).assign(**uncertainties.columns()))
+            of_terms += self._tables_of_terms(trainer.task, train_logits, logits, role, indices)
+        if self.data.term is not None:
+            self.data.term.save(self.folder)
+            write_predictions(self.folder / TERMS_FILE, _joined(of_terms))
+        return _joined(tables)
 
-    def _predict(self, trainer: Trainer, task: Task, role: Roles) -> pd.DataFrame:
-        indices = self.data.indices(self.splits, self.fold, role)
+    def _completed(self, task: Task, train_logits: Tensor | None) -> Task:
+        """The task, completed with the logits of the training units: for Cox, the baseline survival."""
+        return task if train_logits is None else completed_task(task, train_logits, self.train.targets)
+
+    def _tables_of_terms(
+        self, task: Task, train_logits: Tensor | None, logits: Tensor, role: Roles, indices: list[int]
+    ) -> list[pd.DataFrame]:
+        """What the method predicts without the term of the covariates, and what the covariates predict alone."""
+        term = self.data.term
+        if term is None:
+            return []
+        train = self.data.indices(self.splits, self.fold, "train")
+        of_train = {
+            IMAGE: None if train_logits is None else train_logits - term.offsets(self.data.cells(train)),
+            COVARIATES: None if train_logits is None else term.logits(self.data.cells(train)),
+        }
+        cells = self.data.cells(indices)
+        of_units = {IMAGE: logits - term.offsets(cells), COVARIATES: term.logits(cells)}
+        return [
+            self._table(self._completed(task, of_train[name]), values, role, indices).assign(term=name)
+            for name, values in of_units.items()
+        ]
+
+    def _table(self, task: Task, logits: Tensor, role: Roles, indices: list[int]) -> pd.DataFrame:
+        """The predictions of some units, with their outcomes."""
         units = [self.data.units[i] for i in indices]
-        bags = self.data.labeled(indices).bags
-        uncertainties: list[dict[str, float]] = []
-
-        def note(model: MILModel, bag: Bag, output: Output) -> None:
-            uncertainties.append(model.uncertainty(output, task))
-
-        logits = trainer.predict(bags, note) if units else torch.zeros(0, task.n_outputs)
         columns: Columns = {
             "slide": [unit.name for unit in units],
             "patient": [unit.patient for unit in units],
@@ -161,12 +213,29 @@ class FoldSeedJob:
             "role": [role] * len(units),
             **_truth_columns(self.data.outcomes, indices),
             **task.columns(logits),
-            **{
-                uncertainty_column(name): [of_unit[name] for of_unit in uncertainties]
-                for name in (uncertainties[0] if units else ())
-            },
         }
         return pd.DataFrame(columns)
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
+class _Uncertainties:
+    """The uncertainties of the bags that a model predicts, for methods that estimate them."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._of_bags: list[dict[str, float]] = []
+
+    def note(self, model: MILModel, bag: Bag, output: Output) -> None:
+        """Note the uncertainties of the next bag."""
+        self._of_bags.append(model.uncertainty(output, self._task))
+
+    def columns(self) -> dict[str, list[float]]:
+        """The uncertainties of all bags, by column of the predictions."""
+        names = self._of_bags[0] if self._of_bags else ()
+        return {uncertainty_column(name): [of_bag[name] for of_bag in self._of_bags] for name in names}
 
 
 def _truth_columns(outcomes: Outcomes, indices: Sequence[int]) -> Columns:
@@ -175,16 +244,20 @@ def _truth_columns(outcomes: Outcomes, indices: Sequence[int]) -> Columns:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some units of a loader, as a source of bags."""
+    """Some units of a loader, as a source of bags; offsets: n x C, of their covariates."""
 
     loader: BagLoader
     indices: Sequence[int]
+    offsets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return self.loader.stream([self.indices[i] for i in order])
+        bags = self.loader.stream([self.indices[i] for i in order])
+        if self.offsets is None:
+            return bags
+        return (replace(bag, offset=self.offsets[i]) for i, bag in zip(order, bags, strict=True))
 
     def keys(self) -> Sequence[int]:
         """Identifiers of these units within the cohort."""

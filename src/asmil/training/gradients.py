@@ -78,14 +78,19 @@ class StepGradients:
             total.backward()
         return outputs[-1], [{"loss": total, **loss.parts, **of_bag} for of_bag in penalties]
 
-    def of_padded(self, features: Tensor, mask: Tensor, targets: Tensor, share: float = 1.0) -> tuple[Output, Parts]:
+    def of_padded(
+        self, features: Tensor, mask: Tensor, targets: Tensor, share: float = 1.0, offsets: Sequence[Tensor | None] = ()
+    ) -> tuple[Output, Parts]:
         """Add the gradient of the mean loss of B bags (B x L x D, masks B x L), which are computed at once.
 
         share: these bags as a share of the bags of the step
+        offsets: of the bags, see `Bag`; none: they have no offsets
         """
         with self._autocast(features):
             before = {name: self._anchor_scores(name, features, mask) for name in self.stabilizers}
             outputs, scores = run_padded(self.model, features, mask)
+            if offsets:
+                outputs = [self.model.with_offset(*pair) for pair in zip(outputs, offsets, strict=True)]
             loss = self.model.loss(outputs, targets, self.task)
             penalties = {name: self._batch_penalty(name, before[name], scores, outputs) for name in self.stabilizers}
             total = sum(penalties.values(), loss.total)
@@ -115,7 +120,7 @@ class StepGradients:
     def _forward(self, bag: Bag) -> tuple[Output, Parts]:
         for stabilizer in self.stabilizers.values():
             stabilizer.prefetch(bag)
-        output: Output = self.model(bag)
+        output: Output = self.model.with_offset(self.model(bag), bag.offset)
         if not self.stabilizers:
             return output, {}
         # methods that mask tiles in training do not return the scores of the whole bag: compute them here

@@ -33,7 +33,7 @@ from asmil.runs.epochs import without_nan
 from asmil.runs.selection import Merit, merit_of
 from asmil.settings.config import flat
 from asmil.tasks.base import Task
-from asmil.tasks.survival import Survival
+from asmil.tasks.survival import completed_task
 from asmil.training.epoch_log import EpochLog
 from asmil.training.gradients import Parts, StepGradients, refuse_single_bags
 from asmil.training.interruption import Interrupted, stop_requests
@@ -309,7 +309,8 @@ class Trainer:
     def _add_padded(self, bags: list[Bag], targets: Tensor, size: int) -> Output:
         """Add the gradient of several bags of a step of `size` bags at once; return the output of the last bag."""
         batch = Bag.collate(bags)
-        output, parts = self.gradients.of_padded(batch.features, batch.mask, targets, len(bags) / size)
+        offsets = [bag.offset for bag in bags]
+        output, parts = self.gradients.of_padded(batch.features, batch.mask, targets, len(bags) / size, offsets)
         for _ in bags:
             self._note(parts)
         return output
@@ -428,10 +429,7 @@ class Trainer:
 
     def completed_task(self, train: LabeledBags) -> Task:
         """The task, completed with the trained model: for Cox, the baseline survival."""
-        if not isinstance(self.task, Survival) or not self.task.joint:
-            return self.task
-        log_risk = self.predict(train.bags)[:, 0]
-        return self.task.fit_baseline(log_risk.numpy(), train.targets[:, 0], train.targets[:, 1])
+        return completed_task(self.task, self.predict(train.bags), train.targets) if self.task.joint else self.task
 
     # Attention
 

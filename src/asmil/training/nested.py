@@ -126,7 +126,11 @@ class InnerSearch:
 
 
 def own_data(data: TrainingData, config: RunConfig, train: list[int]) -> TrainingData:
-    """The data with bags prepared for these settings, if folds may choose settings of the model."""
+    """The data of a training: the term of the covariates is fitted on its training units.
+
+    Bags are prepared for these settings, if folds may choose settings of the model.
+    """
+    data = data.fitted_on(config, train)
     chooses_model = any(name.startswith("model.") for name in config.nested.grid)
     return data.prepared_for(config, train) if chooses_model else data
 

@@ -11,10 +11,11 @@ import pandas as pd
 import torch
 
 from asmil.cohort.consistency import refuse_mixed
+from asmil.cohort.covariates import describe_covariates, parse_covariates
 from asmil.cohort.features import FeatureInfo
 from asmil.cohort.inspection import headers_of
 from asmil.cohort.leakage import refuse_leakage
-from asmil.cohort.manifest import Cohort, load_cohort
+from asmil.cohort.manifest import Cohort, load_cohort, refuse_without_covariates
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
@@ -24,6 +25,7 @@ from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
+from asmil.runs.covariates import TERMS_FILE, with_covariate_kinds
 from asmil.runs.description import RunDescription, describe
 from asmil.runs.layout import PREDICTIONS_FILE, is_finished
 from asmil.runs.predictions import read_predictions, write_predictions
@@ -94,8 +96,10 @@ def plan_run(
     candidates(config)  # an invalid grid raises before thousands of slides are inspected
     if processes.count > 1:
         refuse_unshareable_run(config, processes.count)
-    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
+    names = [covariate.name for covariate in parse_covariates(config.data.covariates)]
+    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns, names)
     _refuse_other_task(cohort, kind)
+    refuse_without_covariates(cohort, names)
     config = _with_time_unit(config, cohort)
     # a run that began compared all tiles, and its features are the same
     begins = not folder.splits.exists()
@@ -108,6 +112,7 @@ def plan_run(
         _refuse_attention(config, infos[0])
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
+    config = with_covariate_kinds(config, cohort, units)
     description = describe(config, cohort, outcomes.names, infos)
     device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device, "training.precision", "fp32")
@@ -221,6 +226,9 @@ def _train(
         train_on_engine(part, splits.n_folds, engine, observer)
     trained = [folder.training(fold, seed) for fold in range(splits.n_folds) for seed in config.all_seeds]
     tables = [read_predictions(path / PREDICTIONS_FILE) for path in trained]
+    if config.data.covariates:
+        of_terms = [read_predictions(path / TERMS_FILE) for path in trained]
+        write_predictions(folder.path / TERMS_FILE, pd.concat(of_terms, ignore_index=True))
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
 
 
@@ -282,5 +290,6 @@ def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator
         yield "the manifest's column 'split' or 'fold' is not used, since each site is one fold"
     if config.data.max_tiles is not None:
         yield f"training bags are limited to {config.data.max_tiles} tiles, drawn anew every epoch"
+    yield from describe_covariates(units, parse_covariates(config.data.covariates))
     if len(units) < len(cohort.slides):
         yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from asmil.cohort.covariates import parse_covariates
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
@@ -106,8 +107,9 @@ class Trainings:
             packing=packing,
             processes=processes.on_this_machine,
         )
+        covariates = parse_covariates(config.data.covariates)
         self.data = TrainingData(
-            units, outcomes, loader, part.in_features, device, load_initial(part.folder), processes
+            units, outcomes, loader, part.in_features, device, load_initial(part.folder), processes, covariates
         )
         self.runner = JobRunner(observer.note)
 
@@ -138,9 +140,10 @@ class Trainings:
 
     def follow(self, part: FoldSeeds) -> None:
         """Compute this process's share of the steps of a training; nothing is written."""
+        data = self.data.fitted_on(self.config, self.data.indices(self.splits, part.fold, "train"))
         for seed in part.seeds:
             folder = self.folder.training(part.fold, seed)
-            job = FoldSeedJob(self.data, self.config, self.splits, part.fold, seed, folder)
+            job = FoldSeedJob(data, self.config, self.splits, part.fold, seed, folder)
             job.trainer(lambda record: None).fit(job.train, job.val)
 
     def _chosen(self, fold: int) -> RunConfig:

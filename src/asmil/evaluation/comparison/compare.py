@@ -98,6 +98,14 @@ def compare_runs(
     )
 
 
+def scores_and_differences(
+    paired: PairedPredictions, pairs: Sequence[tuple[str, str]], asked: Request
+) -> tuple[dict[str, RunScores], list[Difference]]:
+    """Every run with its metrics, and the difference of every pair (run, reference) without further tests."""
+    scores, _ = _scores(paired, asked)
+    return scores, list(_differences(paired, pairs, scores, asked))
+
+
 def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunScores], int]:
     """Every run with its metrics, and the number of skipped bootstrap resamples."""
     counts = intervals.draw_patients(paired.n_patients, asked.resamples, asked.seed)

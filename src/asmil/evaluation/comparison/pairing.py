@@ -201,9 +201,12 @@ def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pair
     return opened, problems
 
 
-def pair_runs(runs: Sequence[Run], asked: Request) -> PairedPredictions:
-    """The rows of all runs and the predictions of each run; AsmilError if the runs do not match."""
-    names = unique_names([run.path for run in runs])
+def pair_runs(runs: Sequence[Run], asked: Request, names: Sequence[str] | None = None) -> PairedPredictions:
+    """The rows of all runs and the predictions of each run; AsmilError if the runs do not match.
+
+    names: of the runs; None: the names of their folders
+    """
+    names = names or unique_names([run.path for run in runs])
     tables = [_table(run, asked) for run in runs]
     _refuse_other_tasks(runs, names)
     rows, keys = _rows(runs[0], tables[0])

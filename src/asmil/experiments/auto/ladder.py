@@ -67,7 +67,12 @@ def candidates_of(names: Sequence[str] = ()) -> tuple[Candidate, ...]:
 
 
 def refuse_decided(settings: Mapping[str, Any]) -> None:
-    """Raise for settings that the search decides."""
+    """Raise for settings that the search decides, and for covariates, which it does not use."""
     for name in settings:
+        if name == "data.covariates":
+            raise AsmilError(
+                f"--set {name}: `asmil auto` does not use covariates; leave them out, and train the method that it "
+                "chooses with `asmil train --covariates`"
+            )
         if any(name == decided or name.startswith(f"{decided}.") for decided in DECIDED):
             raise AsmilError(f"--set {name}: `asmil auto` decides this itself; leave it out, or use `asmil train`")

@@ -124,6 +124,10 @@ class DualStream(nn.Module):
         return torch.tanh(self.query[1](functional.relu_(queries))) if len(self.query) > 1 else queries
 
 
+STREAM_LOGITS = ("bag_logits", "max_logits")
+"""Extras of `two_stream_output` that `two_stream_loss` compares with the target."""
+
+
 def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
     """The output of a method with two streams; `predict` decides what its logits are. pooled: C x D."""
     extras = {"max_logits": streams.max_logits, "bag_logits": bag_logits, "critical_index": streams.critical}
@@ -145,7 +149,7 @@ def mean_prediction(first: Tensor, second: Tensor) -> Tensor:
 
 def two_stream_loss(outputs: Sequence[Output], targets: Tensor, task: Task, kind: LossKind = "task") -> Loss:
     """Half the loss of the bag logits and half that of the critical tiles' logits (`max`)."""
-    bag, critical = (torch.stack([output.extras[name] for output in outputs]) for name in ("bag_logits", "max_logits"))
+    bag, critical = (torch.stack([output.extras[name] for output in outputs]) for name in STREAM_LOGITS)
     name = task.loss_name if kind == "task" else kind
     parts = {name: logits_loss(kind, bag, targets, task), "max": logits_loss(kind, critical, targets, task)}
     return Loss(0.5 * parts[name] + 0.5 * parts["max"], parts)
