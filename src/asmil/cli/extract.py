@@ -25,7 +25,11 @@ def extract(
     min_tissue: Annotated[float | None, option("Smallest share of tissue in a tile.")] = None,
     mpp: options.Mpp = None,
     tissue: Annotated[
-        str | None, option("How tissue is found: auto, clam, or none (the whole slide).", metavar="METHOD")
+        str | None,
+        option(
+            "How tissue is found: auto, clam, none (the whole slide), or a folder of outlines or masks.",
+            metavar="METHOD|FOLDER",
+        ),
     ] = None,
     preset: Annotated[str | None, option("A preset of CLAM; implies --tissue clam.", metavar="NAME")] = None,
     lowres: Annotated[float | None, option("Also store tiles at this magnification, e.g. 1.25.")] = None,

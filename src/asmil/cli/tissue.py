@@ -19,7 +19,12 @@ def tissue(
     slides: Annotated[Path, argument("A folder of slides, one slide, or a table of slides.", metavar="SLIDES")],
     out: Annotated[Path, out_option("Folder for masks, contours and pictures.")],
     mpp: Mpp = None,
-    method: Annotated[str | None, option("auto (default), clam, or none (the whole slide).", metavar="NAME")] = None,
+    method: Annotated[
+        str | None,
+        option(
+            "auto (default), clam, none (the whole slide), or a folder of outlines or masks.", metavar="NAME|FOLDER"
+        ),
+    ] = None,
     preset: Annotated[
         str | None, option("A preset of CLAM: default, bwh_biopsy, bwh_resection or tcga.", metavar="NAME")
     ] = None,

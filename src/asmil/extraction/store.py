@@ -20,12 +20,14 @@ from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.settings.own_code import names_code, same_attribute
 from asmil.slides.discovery import SlideFile
 from asmil.slides.file_names import slide_content
+from asmil.slides.tissue.files import TISSUE_FILE, tissue_content
 from asmil.tables.names import file_in
 from asmil.version import __version__
 
 SETTINGS = "extraction.yaml"
 PICTURES = "qc"
 SAME_MPP = 1e-6
+SLIDE_IMAGE = "slide image"
 GIVEN = "given"
 """The source of a resolution that the user gave."""
 
@@ -88,7 +90,8 @@ class FeatureFolder:
 def _made_from(slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> MadeFrom:
     settings = flat(config.model_dump(mode="json", exclude={"encoder"}))
     identity = {"encoder": encoder.name, "weights": encoder.weights_hash, "encoder code": encoder.code}
-    contents = {"slide image": slide_content(slide.path)} if slide.path.exists() else {}
+    contents = {SLIDE_IMAGE: slide_content(slide.path)} if slide.path.exists() else {}
+    contents |= tissue_content(slide)
     return MadeFrom({**settings, **identity, "mpp": slide.mpp}, contents)
 
 
@@ -107,11 +110,13 @@ def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: M
     elif info.mpp_source == GIVEN:
         values["mpp"] = info.mpp
     contents = {}
-    if now.contents:
+    if about.tissue.source is not None:
+        contents[TISSUE_FILE] = about.tissue.source.content
+    if SLIDE_IMAGE in now.contents:
         stored = StoredContent.model_validate(about.slide.get("content") or {})
         if stored.checksum is None and about.slide.get("bytes") != bytes_of(slide.path):
             stored = StoredContent(checksum="")
-        contents["slide image"] = stored
+        contents[SLIDE_IMAGE] = stored
     return Record(asmil=noted.get("asmil"), values=values, contents=contents)
 
 

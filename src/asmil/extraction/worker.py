@@ -6,9 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import cv2
 import numpy as np
@@ -37,13 +37,17 @@ from asmil.tables.arrays import Integers
 
 @dataclass(frozen=True)
 class SlideJob:
-    """A slide and the feature file that it becomes. mpp: the user's value, None to read it from the file."""
+    """A slide and the feature file that it becomes.
+
+    mpp: the user's value, None to read it from the file; tissue: the user's file of its outlines, if there is one
+    """
 
     name: str
     path: Path
     mpp: float | None
     features: Path
     picture: Path | None
+    tissue: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class SlideWorker:
             resolution = require_resolution(image)
             side = tile_side_level0(tiling, resolution, job.name)
             made_progress()
-            tissue = find_tissue(image, self.config.tissue)
+            tissue = find_tissue(image, self.config.tissue, job.tissue)
             made_progress()
             coords = place_tiles(image, tissue, self.config.tissue, tiling, side)
             if job.picture is not None:
@@ -200,7 +204,13 @@ class SlideWorker:
             "mpp_y": resolution.mpp_y,
             "content": slide_content(job.path).stored().model_dump(),
         }
-        about_tissue = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
+        about_tissue: dict[str, Any] = {
+            "share": tissue.share,
+            "threshold": tissue.threshold,
+            "notes": list(tissue.notes),
+        }
+        if tissue.source is not None:
+            about_tissue["source"] = {**asdict(tissue.source), "content": tissue.source.content.model_dump()}
         return Provenance(
             encoder=self._encoder.name,
             weights_hash=self._encoder.weights_hash,

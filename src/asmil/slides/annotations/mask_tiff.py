@@ -35,25 +35,29 @@ def read_mask(
     slide_size_px: width and height of the slide at level 0, which determine the downsample of the file; None: the mask
         is assumed to have the size of the slide
     value: the value of tumor; by default the only nonzero value of the file
+    """
+    return _chosen(Path(path), read_values(Path(path), slide_size_px, mask_shape, downsample), value)
+
+
+def read_values(path: Path, slide_size_px: Size | None, mask_shape: tuple[int, int], downsample: float) -> Values:
+    """The values of a mask file on a mask of `mask_shape`; arguments as for `read_mask`.
 
     Each pixel gets the value of the file at its center, read from the coarsest level that is fine enough; tiles are
     decoded one by one, so that memory does not grow with the file.
     """
-    path = Path(path)
     refuse_special_file(path)
     try:
         refuse_looping_pages(path)
         with tifffile.TiffFile(path) as tiff:
             pages: list[Page] = [level.keyframe for level in tiff.series[0].levels]
             _refuse_strange(path, pages[0], len(tiff.series[0].pages))
-            scales = [_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
+            scales = [mask_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
             level = choose_level(scales, downsample)
-            values = _sample(path, pages[level], scales[level], mask_shape, downsample)
+            return _sample(path, pages[level], scales[level], mask_shape, downsample)
     except AsmilError:
         raise
     except TIFF_ERRORS as error:
         raise AsmilError(f"{path}: the mask cannot be read ({error}); copy the file again") from None
-    return _chosen(path, values, value)
 
 
 def _refuse_strange(path: Path, page: Page, planes: int) -> None:
@@ -62,7 +66,8 @@ def _refuse_strange(path: Path, page: Page, planes: int) -> None:
         raise AsmilError(f"{path}: the mask has {what} instead of one integer channel; save it as a gray TIFF")
 
 
-def _scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
+def mask_scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
+    """Level-0 pixels of a mask pixel, (x, y); a mask with other proportions than the slide is an error."""
     x, y = true_downsamples([slide_size_px, size])[1]
     if abs(x - y) > LEVEL_TOLERANCE * max(x, y) + max(x, y) / min(size):
         raise AsmilError(
@@ -77,8 +82,8 @@ def _sample(
 ) -> Values:
     """The values of the page at the centers of the mask's pixels; 0 beyond the page."""
     width, height = page_size(page)
-    rows = _sources(mask_shape[0], downsample / scale[1])
-    columns = _sources(mask_shape[1], downsample / scale[0])
+    rows = sampled_positions(mask_shape[0], downsample / scale[1])
+    columns = sampled_positions(mask_shape[1], downsample / scale[0])
     values: Values = np.zeros(mask_shape, dtype=page.dtype)
     if is_stored_as_array(page):
         stored = np.memmap(
@@ -97,7 +102,8 @@ def _sample(
     return values
 
 
-def _sources(length: int, ratio: float) -> Integers:
+def sampled_positions(length: int, ratio: float) -> Integers:
+    """The pixels at the centers of `length` pixels that are `ratio` times as wide."""
     return np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
 
 

@@ -29,6 +29,7 @@ from asmil.slides.settings import SLIDE_TIMEOUT_S
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
 from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyConfig, SurveyFolder, SurveyRow
 from asmil.slides.tiling import place_tiles, tile_side_level0
+from asmil.slides.tissue.files import tissue_content
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
 from asmil.slides.tissue.regions import Tissue
@@ -116,7 +117,8 @@ def _survey(config: SurveyConfig, folder: SurveyFolder, file: SlideFile) -> tupl
 
 def _made_from(file: SlideFile, config: SurveyConfig) -> MadeFrom:
     settings = flat(config.model_dump(mode="json"))
-    return MadeFrom({**settings, "mpp": file.mpp or config.mpp}, {"slide image": slide_content(file.path)})
+    contents = {"slide image": slide_content(file.path), **tissue_content(file)}
+    return MadeFrom({**settings, "mpp": file.mpp or config.mpp}, contents)
 
 
 def _failure(outcome: Outcome) -> Failure:
@@ -129,13 +131,13 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
     """Find the tissue and the tiles of a slide and write its mask, contours, thumbnail and overlay."""
     with open_slide(file.path, file.mpp or config.mpp) as image:
         made_progress()
-        tissue = find_tissue(image, config.tissue)
+        tissue = find_tissue(image, config.tissue, file.tissue)
         made_progress()
         coords, side, tile_notes = _tiles(image, tissue, config)
-        overview = read_overview(image, max_side=PICTURE_SIDE_PX)
+        overview, origin = read_overview(image, max_side=PICTURE_SIDE_PX), image.bounds_origin
         row = _row(file.name, image, tissue, config, coords, tile_notes)
     write_mask(folder.mask(file.name), tissue.mask)
-    write_text(folder.contours(file.name), json.dumps(tissue_geojson(tissue)) + "\n")
+    write_text(folder.contours(file.name), json.dumps(tissue_geojson(tissue, origin)) + "\n")
     write_jpeg(folder.thumbnail(file.name), overview.pixels)
     write_jpeg(folder.overlay(file.name), draw_tissue(overview.pixels, overview.downsample, tissue, coords, side))
     return row

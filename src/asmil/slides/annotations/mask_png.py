@@ -1,0 +1,48 @@
+"""Read masks from PNG files, of any size proportional to that of the slide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.errors import AsmilError
+from asmil.files import refuse_special_file
+from asmil.slides.annotations.mask_tiff import mask_scale, sampled_positions
+from asmil.slides.image import Size
+from asmil.tables.arrays import Booleans
+
+COLORS = 3
+
+
+def read_png_mask(path: Path, slide_size_px: Size, mask_shape: tuple[int, int], downsample: float) -> Booleans:
+    """Whether the pixels of a PNG file are not black, on a mask of `mask_shape` whose pixels are `downsample` wide.
+
+    Paint programs save masks in color, with a channel for transparency, which is ignored.
+    """
+    picture = _decoded(path)
+    height, width = picture.shape[:2]
+    scale = mask_scale(path, (width, height), slide_size_px)
+    rows, columns = (
+        sampled_positions(length, downsample / by) for length, by in zip(mask_shape, scale[::-1], strict=True)
+    )
+    mask = np.zeros(mask_shape, np.bool_)
+    inside = np.ix_(rows[rows < height], columns[columns < width])
+    values = picture[inside]
+    marked = values[..., :COLORS].any(axis=2) if values.ndim == COLORS else values != 0
+    mask[: marked.shape[0], : marked.shape[1]] = marked
+    return mask
+
+
+def _decoded(path: Path) -> NDArray[np.integer]:
+    refuse_special_file(path)
+    content = np.fromfile(path, np.uint8)
+    try:
+        picture = cv2.imdecode(content, cv2.IMREAD_UNCHANGED) if content.size else None
+    except cv2.error:  # more pixels than OpenCV decodes
+        picture = None
+    if picture is None:
+        raise AsmilError(f"{path}: the mask cannot be read; copy the file again, or save it again as PNG or TIFF")
+    return np.asarray(picture)
