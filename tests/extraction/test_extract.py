@@ -128,6 +128,37 @@ def test_a_file_of_another_tool_is_not_overwritten(tmp_path):
     assert "asmil extract" in run(tmp_path / "slides", tmp_path / "features")["a"].error
 
 
+def test_tissue_of_files_is_recorded_and_an_edit_is_noticed(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    slides, drawn, out = tmp_path / "slides", tmp_path / "drawn", tmp_path / "features"
+    write_slides(slides, 3)
+    drawn.mkdir()
+    square = [[256, 256], [512, 256], [512, 512], [256, 512], [256, 256]]
+    outline = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}, "properties": {}}
+    (drawn / "slide-0.geojson").write_text(json.dumps(outline))
+    (drawn / "slide-1.geojson").write_text(json.dumps(outline)[:50])
+    arguments = ["extract", slides, "--out", out, "--encoder", ENCODER, "--workers", 0, "--tissue", drawn]
+    arguments += ["--tile-um", 64, "--tile-px", 64]
+    done = asmil_here(*arguments)
+    assert done.returncode == 1
+    assert "slide-1.geojson" in done.stderr
+    assert "slide-2.geojson" in done.stderr
+    assert [path.name for path in out.glob("*.h5")] == ["slide-0.h5"]
+    info = inspect_features(FeatureSource(out / "slide-0.h5"))
+    assert info.n_tiles == 16
+    source = json.loads(info.extraction)["tissue"]["source"]
+    assert (source["file"], len(source["content"]["checksum"])) == ("slide-0.geojson", 64)
+    assert source["removed_share"] == pytest.approx(source["automatic_share"] - 1 / 16, abs=0.005)
+    (drawn / "slide-0.geojson").write_text(json.dumps(outline).replace("512", "384"))
+    refused = asmil_here(*arguments)
+    assert "tissue file" in refused.stderr
+    asmil_here(*arguments, "--again")
+    assert inspect_features(FeatureSource(out / "slide-0.h5")).n_tiles == 4
+    missing = asmil_here(*arguments[:-6], "--tissue", tmp_path / "nowhere")
+    assert missing.returncode == 1
+    assert "nowhere" in missing.stderr
+
+
 def test_a_40x_and_a_20x_scan_of_one_slide_give_the_same_features(tmp_path):
     fine = cv2.GaussianBlur(tissue_pixels(2048), (0, 0), 1.5)
     coarse = cv2.resize(fine, (1024, 1024), interpolation=cv2.INTER_AREA)

@@ -17,17 +17,18 @@ from asmil.tables.arrays import Booleans
 COLORS = 3
 
 
-def read_png_mask(path: Path, slide_size_px: Size, mask_shape: tuple[int, int], downsample: float) -> Booleans:
-    """Whether the pixels of a PNG file are not black, on a mask of `mask_shape` whose pixels are `downsample` wide.
+def read_png_mask(
+    path: Path, slide_size_px: Size, mask_shape: tuple[int, int], downsample: tuple[float, float]
+) -> Booleans:
+    """Whether the pixels of a PNG file are not black; arguments as for `read_values` of TIFF files.
 
     Paint programs save masks in color, with a channel for transparency, which is ignored.
     """
     picture = _decoded(path)
     height, width = picture.shape[:2]
     scale = mask_scale(path, (width, height), slide_size_px)
-    rows, columns = (
-        sampled_positions(length, downsample / by) for length, by in zip(mask_shape, scale[::-1], strict=True)
-    )
+    rows = sampled_positions(mask_shape[0], downsample[1] / scale[1])
+    columns = sampled_positions(mask_shape[1], downsample[0] / scale[0])
     mask = np.zeros(mask_shape, np.bool_)
     inside = np.ix_(rows[rows < height], columns[columns < width])
     values = picture[inside]

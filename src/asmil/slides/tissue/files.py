@@ -7,13 +7,13 @@ the features states what was added to it and removed from it.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from shapely.affinity import scale
 from shapely.geometry import MultiPolygon, box
 from shapely.geometry.polygon import LinearRing
 
@@ -32,9 +32,9 @@ from asmil.slides.annotations.reading import (
 from asmil.slides.annotations.regions import Annotations, area_of
 from asmil.slides.annotations.tumor import EXCLUSION_NAMES, joined, rasterize, without
 from asmil.slides.discovery import SlideFile
-from asmil.slides.image import SlideImage, Size
+from asmil.slides.image import SlideImage
 from asmil.slides.settings import TissueConfig
-from asmil.slides.tissue.auto import UNSCALED_SIDE_PX, auto_tissue, mask_regions
+from asmil.slides.tissue.auto import auto_tissue, mask_regions
 from asmil.slides.tissue.geojson import CLASS_NAME
 from asmil.slides.tissue.regions import Mask, Polygon, Region, Tissue, TissueFile
 
@@ -101,52 +101,42 @@ def read_tissue(image: SlideImage, config: TissueConfig, path: Path | None) -> T
             f"{image.name}: no tissue file belongs to this slide; put {image.name}.geojson (or .png, .tif) into the "
             "folder of --tissue, or leave the slide out"
         )
-    downsample = _downsample(image, config)
-    columns, rows = (math.ceil(side / downsample) for side in image.size)
     content = file_content(path).stored()
-    if path.suffix.lower() in (*MASK_SUFFIXES, PNG_SUFFIX):
-        marked = _of_mask(path, image.size, (rows, columns), downsample)
-    else:
-        marked = _of_outlines(path, image, (rows, columns), downsample)
+    automatic = auto_tissue(image, config)
+    is_mask = path.suffix.lower() in (*MASK_SUFFIXES, PNG_SUFFIX)
+    marked = (_of_mask if is_mask else _of_outlines)(path, image, automatic.mask.shape, automatic.downsample)
     if not marked.mask.any():
         raise AsmilError(f"{path}: the file marks no tissue on {image.name}; mark some, or leave the slide out")
-    automatic = _automatic(image, config, (rows, columns), downsample)
-    added, removed = marked.mask & ~automatic, automatic & ~marked.mask
     source = TissueFile(
         file=path.name,
         kind=marked.kind,
         content=content,
-        automatic_share=float(automatic.mean()),
-        added_share=float(added.mean()),
-        removed_share=float(removed.mean()),
+        automatic_share=automatic.share,
+        added_share=float((marked.mask & ~automatic.mask).mean()),
+        removed_share=float((automatic.mask & ~marked.mask).mean()),
     )
-    overlap = float((marked.mask & automatic).sum() / (marked.mask | automatic).sum())
+    overlap = float((marked.mask & automatic.mask).sum() / (marked.mask | automatic.mask).sum())
     notes = list(marked.notes)
     if overlap < SMALL_OVERLAP:
         notes.append(
             f"the tissue of {path.name} and the automatic tissue overlap by {overlap:.0%} only: check that the file "
             "belongs to this slide and counts in level-0 pixels"
         )
-    return Tissue(marked.regions, marked.mask, (downsample, downsample), 0.0, tuple(notes), source)
+    return Tissue(marked.regions, marked.mask, automatic.downsample, 0.0, tuple(notes), source)
 
 
-def _downsample(image: SlideImage, config: TissueConfig) -> float:
-    """Level-0 pixels of a mask pixel."""
-    if image.resolution is None:
-        return max(1.0, max(image.size) / UNSCALED_SIDE_PX)
-    return max(1.0, config.mpp / image.resolution.mpp)
-
-
-def _of_mask(path: Path, size: Size, shape: tuple[int, int], downsample: float) -> MarkedTissue:
+def _of_mask(path: Path, image: SlideImage, shape: tuple[int, ...], downsample: tuple[float, float]) -> MarkedTissue:
     """Every value but 0 is tissue."""
     if path.suffix.lower() == PNG_SUFFIX:
-        mask = read_png_mask(path, size, shape, downsample)
+        mask = read_png_mask(path, image.size, (shape[0], shape[1]), downsample)
     else:
-        mask = np.asarray(read_values(path, size, shape, downsample) != 0)
-    return MarkedTissue(mask, mask_regions(mask, (downsample, downsample)), "mask")
+        mask = np.asarray(read_values(path, image.size, (shape[0], shape[1]), downsample) != 0)
+    return MarkedTissue(mask, mask_regions(mask, downsample), "mask")
 
 
-def _of_outlines(path: Path, image: SlideImage, shape: tuple[int, int], downsample: float) -> MarkedTissue:
+def _of_outlines(
+    path: Path, image: SlideImage, shape: tuple[int, ...], downsample: tuple[float, float]
+) -> MarkedTissue:
     annotations = at_level_0(read_annotations(path), image.bounds_origin)
     drawn, unused = tissue_area(annotations)
     if drawn.is_empty:
@@ -172,7 +162,9 @@ def _of_outlines(path: Path, image: SlideImage, shape: tuple[int, int], downsamp
     regions = tuple(
         Region(_points(part.exterior), tuple(_points(hole) for hole in part.interiors)) for part in inside.geoms
     )
-    return MarkedTissue(rasterize(inside, shape, downsample), regions, annotations.kind, tuple(notes))
+    shrunk = scale(inside, 1 / downsample[0], 1 / downsample[1], origin=(0, 0))
+    mask = rasterize(shrunk, (shape[0], shape[1]), 1.0)
+    return MarkedTissue(mask, regions, annotations.kind, tuple(notes))
 
 
 def tissue_area(annotations: Annotations) -> tuple[MultiPolygon, Counter[str]]:
@@ -195,13 +187,3 @@ def tissue_area(annotations: Annotations) -> tuple[MultiPolygon, Counter[str]]:
 
 def _points(ring: LinearRing) -> Polygon:
     return np.rint(np.asarray(ring.coords)[:-1, :2]).astype(np.int32)
-
-
-def _automatic(image: SlideImage, config: TissueConfig, shape: tuple[int, int], downsample: float) -> Mask:
-    """The automatic tissue, sampled at the centers of the pixels of another mask."""
-    tissue = auto_tissue(image, config)
-    rows, columns = (
-        np.minimum(((np.arange(length) + 0.5) * downsample / by).astype(np.int64), last - 1)
-        for length, by, last in zip(shape, tissue.downsample[::-1], tissue.mask.shape, strict=True)
-    )
-    return tissue.mask[np.ix_(rows, columns)]
