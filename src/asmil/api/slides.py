@@ -89,8 +89,8 @@ def _tissue(method: str | None, preset: str | None, option: str, tissue_files: P
     """The settings of the tissue detection."""
     if tissue_files is None and method not in (None, *TISSUE_METHODS):
         raise AsmilError(
-            f"{option} {method}: neither a method (tissue.method: {', '.join(TISSUE_METHODS)}) nor an existing folder of "
-            "outlines or masks; fix it"
+            f"{option} {method}: not a method (tissue.method: {', '.join(TISSUE_METHODS)}) nor an existing folder "
+            "of outlines or masks; fix it"
         )
     if tissue_files is not None and preset is None:
         return {"method": "files"}
