@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ def tissue(
     preset: str | None = None,
     tile_um: float | None = None,
     tile_px: int | None = None,
+    quality: bool = False,
     settings: Mapping[str, Any] | None = None,
     workers: int | None = None,
     item_timeout: float | None = None,
@@ -43,6 +44,7 @@ def tissue(
     method: auto (default), clam, none (the whole slide), or a folder of outlines or masks; preset: one of CLAM,
         which implies its method
     tile_um, tile_px: side of the counted tiles in microns, and in pixels as an encoder gets them
+    quality: whether to count blurred and folded tiles, which reads all of their pixels
     settings: further settings by their dotted names, e.g. {"tissue.min_area_um2": 10000}
     workers: slides at the same time; default: up to 4
     item_timeout: give up on a slide after this many seconds without progress; 0: no limit; default: 1800
@@ -58,6 +60,7 @@ def tissue(
     sizes = {name: side for name, side in (("tile_um", tile_um), ("tile_px", tile_px)) if side is not None}
     tissue_files = _tissue_files(method)
     asked = {"mpp": mpp, "tissue": _tissue(method, preset, "--method", tissue_files), "tiling": sizes}
+    asked |= {"measure_quality": True} if quality else {}
     config = parse_settings(SurveyConfig, merge(asked, tree(settings)))
     files, done = _with_tissue(find_slides(Path(slides)), tissue_files), DoneBefore(again)
     engine = survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout)
@@ -115,6 +118,7 @@ def extract(
     mpp: float | None = None,
     tissue: str | None = None,
     preset: str | None = None,
+    leave_out: Sequence[str] = (),
     lowres: float | None = None,
     settings: Mapping[str, Any] | None = None,
     engine: str = "local",
@@ -139,6 +143,7 @@ def extract(
     overlap, min_tissue: of neighboring tiles, and of tissue in a tile, as shares
     mpp: microns per level-0 pixel; overrides the files
     tissue, preset: how tissue is found: auto, clam, none, or a folder of outlines or masks; a preset of CLAM
+    leave_out: blurred, folded or both: leave out such tiles
     lowres: also store tiles at this magnification
     settings: further settings by their dotted names
     engine, address, workers, cpus, gpus, device: local or ray, the Ray cluster, number of processes (0: only this
@@ -165,6 +170,7 @@ def extract(
     tissue_files = _tissue_files(tissue)
     found_by = _tissue(tissue, preset, "--tissue", tissue_files)
     asked = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
+    asked |= {"leave_out": sorted(set(leave_out))} if leave_out else {}
     config = _extraction_config(asked, sizes, tree(settings))
     files = part_of(with_mpp(find_slides(Path(slides)), mpp), shard)
     if not files:

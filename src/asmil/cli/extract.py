@@ -32,6 +32,9 @@ def extract(
         ),
     ] = None,
     preset: Annotated[str | None, option("A preset of CLAM; implies --tissue clam.", metavar="NAME")] = None,
+    leave_out: Annotated[
+        str | None, option("Leave out tiles that are blurred, folded, or either: blurred,folded.", metavar="NAMES")
+    ] = None,
     lowres: Annotated[float | None, option("Also store tiles at this magnification, e.g. 1.25.")] = None,
     settings: options.SettingsOption = None,
     engine: options.EngineName = "local",
@@ -57,7 +60,7 @@ def extract(
 
     Example: asmil extract lab/slides --out lab/features --magnification 20
     """
-    given = locals()
+    given = {**locals(), "leave_out": [name.strip() for name in (leave_out or "").split(",") if name.strip()]}
     from asmil.api import slides as functions
 
     results = options.call(functions.extract, given)

@@ -30,6 +30,9 @@ def tissue(
     ] = None,
     tile_um: Annotated[float | None, option("Side of the counted tiles in microns.")] = None,
     tile_px: Annotated[int | None, option("Side of the tiles in pixels, as an encoder gets them.")] = None,
+    quality: Annotated[
+        bool, option("Count blurred and folded tiles, which reads all of their pixels.", "--quality")
+    ] = False,
     settings: SettingsOption = None,
     workers: Annotated[
         int | None, option("Number of slides processed at the same time. Default: up to 4.", min=1)

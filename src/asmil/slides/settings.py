@@ -17,6 +17,7 @@ SLIDE_TIMEOUT_S = 1800.0
 disk, takes less."""
 
 TissueMethod = Literal["auto", "clam", "none", "files"]
+Artifact = Literal["blurred", "folded"]
 ClamPreset = Literal["default", "bwh_biopsy", "bwh_resection", "tcga"]
 ContourCheck = Literal["four_pt", "four_pt_hard", "center", "basic"]
 
@@ -57,6 +58,13 @@ class TissueConfig(Settings):
     pen: bool = Field(True, description="leave out pen marks (auto)")
     edges: bool = Field(True, description="leave out slide edges and dark frames (auto)")
     clam: ClamConfig = Field(ClamConfig(), description="CLAM's parameters (clam)")
+
+
+class QualityConfig(Settings):
+    """Which tiles count as blurred or folded."""
+
+    min_focus: float = Field(0.0625, ge=0, description="a tile with less focus (fine over coarse detail) is blurred")
+    max_fold: float = Field(0.05, ge=0, le=1, description="a tile with a larger share of folded tissue is folded")
 
 
 class TilingConfig(Settings):
