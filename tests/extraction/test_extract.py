@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import yaml
 
+from array_slide import texture
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.source import FeatureSource
 from asmil.engine.inline import InlineEngine
@@ -30,6 +32,7 @@ from asmil.slides.tiling import TileReader
 from small_slides import WHITE, tissue_pixels, write_slide, write_slides
 
 ENCODER = "tiny_encoder:ColorMoments"
+ADDED = ("quality", "leave_out")
 TILING = {"tile_um": 64.0, "tile_px": 64}
 
 
@@ -157,6 +160,48 @@ def test_tissue_of_files_is_recorded_and_an_edit_is_noticed(tmp_path, asmil_here
     missing = asmil_here(*arguments[:-6], "--tissue", tmp_path / "nowhere")
     assert missing.returncode == 1
     assert "nowhere" in missing.stderr
+
+
+def test_blurred_tiles_are_stored_and_can_be_left_out(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    slides, pixels = make(tmp_path / "slides" / "a.tif").parent, texture(1024)
+    pixels[:, :512] = cv2.GaussianBlur(pixels[:, :512], (0, 0), 6.0)
+    write_pyramid(slides / "a.tif", pixels, 1.0, quality=95)
+    write_pyramid(slides / "b.tif", np.ascontiguousarray(pixels[:, :512]), 1.0, quality=95)
+    settings = ["--encoder", ENCODER, "--workers", 0, "--tile-um", 128, "--tile-px", 128, "--tissue", "none"]
+    done = asmil_here("extract", slides, "--out", tmp_path / "all", *settings)
+    assert done.returncode == 0
+    assert "blurred" in done.stderr
+    with h5py.File(tmp_path / "all" / "a.h5") as file:
+        focus, columns = file["quality/focus"][:], file["coords"][:, 0]
+        assert len(file["quality/fold"]) == len(focus) == 64
+        assert json.loads(file.attrs["extraction"])["artifacts"] == {"blurred": 32, "folded": 0, "left_out": 0}
+    assert ((focus < 0.0625) == (columns < 512)).all()
+    left = asmil_here("extract", slides, "--out", tmp_path / "some", *settings, "--leave-out", "blurred,folded")
+    assert left.returncode == 1
+    assert "b: no tile is left: 32 are blurred" in left.stderr
+    kept = stored(tmp_path / "some" / "a.h5")
+    assert len(kept) == 32
+    assert (kept.coords[:, 0] >= 512).all()
+    wrong = asmil_here("extract", slides, "--out", tmp_path / "some", *settings, "--leave-out", "blured")
+    assert "leave_out" in wrong.stderr
+
+
+def test_folders_of_earlier_versions_are_continued(tmp_path):
+    slides, out = tmp_path / "slides", tmp_path / "features"
+    write_slides(slides, 2)
+    run(slides, out)
+    note = out / "extraction.yaml"
+    earlier = {key: value for key, value in yaml.safe_load(note.read_text()).items() if key not in ADDED}
+    note.write_text(yaml.safe_dump(earlier))
+    with h5py.File(out / "slide-0.h5", "a") as file:
+        about = json.loads(file.attrs["extraction"])
+        about["settings"] = {key: value for key, value in about["settings"].items() if key not in ADDED}
+        file.attrs["extraction"] = json.dumps(about)
+        del file["quality"]
+    assert run(slides, out)["slide-0"].before
+    with pytest.raises(AsmilError, match="leave_out"):
+        run(slides, out, plan_for(leave_out=["blurred"]))
 
 
 def test_a_40x_and_a_20x_scan_of_one_slide_give_the_same_features(tmp_path):

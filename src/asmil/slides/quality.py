@@ -1,7 +1,7 @@
 """The quality of tiles: whether they are in focus, and whether the tissue in them is folded.
 
 Focus. Let v(s) be the variance of the Laplacian of the gray tile at s microns per pixel (area-averaged). With
-s0 = max(1 um, the tile's own resolution):
+s0 = max(1 um, 2 pixels of the tile), since single pixels are smoothed by scanners and compression:
 
     focus = (v(s0) + 1) / (max(v(2 s0), v(4 s0), v(8 s0)) + 1)
 
@@ -32,8 +32,9 @@ from asmil.slides.settings import Artifact, QualityConfig
 from asmil.slides.tissue.regions import Tissue
 from asmil.tables.arrays import Booleans, Floats32
 
-FINEST_UM = 1.0
-COARSER = (2, 4, 8)
+FINEST_UM, FINEST_PX = 1.0, 2.0
+COARSER = 3
+"""How often the resolution is halved."""
 NOISE = 1.0
 FOLD_UM = 8.0
 FOLDED_DENSITY, FOLDED_COLOR = 1.5, 2.0
@@ -89,23 +90,32 @@ def measure_quality(tiles: NDArray[np.uint8], mpp: float, stain: Stain) -> TileQ
 
 def tile_focus(tile: Pixels, mpp: float) -> float:
     """Fine detail relative to coarse detail."""
-    gray = cv2.cvtColor(tile, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    finest = max(1.0, FINEST_UM / mpp)
-    fine, *coarse = (_detail(gray, finest * factor) for factor in (1, *COARSER))
-    return (fine + NOISE) / (max(coarse) + NOISE)
+    side = _reduced_side(tile, max(FINEST_PX, FINEST_UM / mpp))
+    small = cv2.resize(tile, (side, side), interpolation=cv2.INTER_AREA)
+    gray = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    coarse = []
+    reduced = gray
+    for _ in range(COARSER):
+        side = _reduced_side(reduced, 2)
+        reduced = cv2.resize(reduced, (side, side), interpolation=cv2.INTER_AREA)
+        coarse.append(_detail(reduced))
+    return (_detail(gray) + NOISE) / (max(coarse) + NOISE)
 
 
-def _detail(gray: Floats32, factor: float) -> float:
-    """The variance of the Laplacian of a picture that is reduced by a factor."""
-    side = max(SMALLEST_PX, round(gray.shape[0] / factor))
-    reduced = cv2.resize(gray, (side, side), interpolation=cv2.INTER_AREA) if side < gray.shape[0] else gray
-    return float(cv2.Laplacian(reduced, cv2.CV_32F)[1:-1, 1:-1].var())
+def _reduced_side(picture: NDArray[np.generic], factor: float) -> int:
+    return max(min(SMALLEST_PX, picture.shape[0]), round(picture.shape[0] / factor))
+
+
+def _detail(gray: NDArray[np.floating]) -> float:
+    """The variance of the Laplacian."""
+    _, deviation = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F)[1:-1, 1:-1])
+    return float(deviation[0, 0] ** 2)
 
 
 def tile_fold(tile: Pixels, mpp: float, stain: Stain) -> float:
     """The share of folded tissue."""
-    side = max(SMALLEST_PX, round(tile.shape[0] * mpp / FOLD_UM))
-    density, color = _stain_maps(resize(tile, side, side) if side < tile.shape[0] else tile)
+    side = _reduced_side(tile, max(1.0, FOLD_UM / mpp))
+    density, color = _stain_maps(resize(tile, side, side))
     folded = (density > FOLDED_DENSITY * stain.density) & (color > FOLDED_COLOR * stain.color)
     window = np.ones((FOLD_WIDTH_PX, FOLD_WIDTH_PX), np.uint8)
     return float(cv2.morphologyEx(folded.astype(np.uint8), cv2.MORPH_OPEN, window).mean())
