@@ -160,8 +160,9 @@ class SlideWorker:
                     f"{job.name}: the encoder gave features that are not finite in {self.config.dtype}; try "
                     "--set dtype=float32 into another folder, and --precision float32 on a GPU"
                 )
-            counts = {name: int(flagged.sum()) for name, flagged in flags.items()}
-            provenance = self._provenance(job, image, resolution, side, tissue, {**counts, "left_out": tiles.left_out})
+            artifacts = {str(name): int(flagged.sum()) for name, flagged in flags.items()}
+            artifacts["left_out"] = tiles.left_out
+            provenance = self._provenance(job, image, resolution, side, tissue, artifacts)
             write_features(job.features, features, coords, provenance, self.config.dtype, lowres, asdict(quality))
         notes = (*resolution_notes(resolution), *tissue.notes, *artifact_notes(flags, self.config.leave_out))
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)

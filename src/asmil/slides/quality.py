@@ -92,9 +92,8 @@ def tile_focus(tile: Pixels, mpp: float) -> float:
     """Fine detail relative to coarse detail."""
     side = _reduced_side(tile, max(FINEST_PX, FINEST_UM / mpp))
     small = cv2.resize(tile, (side, side), interpolation=cv2.INTER_AREA)
-    gray = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    coarse = []
-    reduced = gray
+    gray: NDArray[np.generic] = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    reduced, coarse = gray, []
     for _ in range(COARSER):
         side = _reduced_side(reduced, 2)
         reduced = cv2.resize(reduced, (side, side), interpolation=cv2.INTER_AREA)
@@ -106,10 +105,9 @@ def _reduced_side(picture: NDArray[np.generic], factor: float) -> int:
     return max(min(SMALLEST_PX, picture.shape[0]), round(picture.shape[0] / factor))
 
 
-def _detail(gray: NDArray[np.floating]) -> float:
+def _detail(gray: NDArray[np.generic]) -> float:
     """The variance of the Laplacian."""
-    _, deviation = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F)[1:-1, 1:-1])
-    return float(deviation[0, 0] ** 2)
+    return float(cv2.Laplacian(np.asarray(gray, np.float32), cv2.CV_32F)[1:-1, 1:-1].var())
 
 
 def tile_fold(tile: Pixels, mpp: float, stain: Stain) -> float:

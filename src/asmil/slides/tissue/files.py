@@ -29,7 +29,7 @@ from asmil.slides.annotations.reading import (
     at_level_0,
     read_annotations,
 )
-from asmil.slides.annotations.regions import Annotations, area_of
+from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
 from asmil.slides.annotations.tumor import EXCLUSION_NAMES, joined, rasterize, without
 from asmil.slides.discovery import SlideFile
 from asmil.slides.image import SlideImage
@@ -173,7 +173,8 @@ def tissue_area(annotations: Annotations) -> tuple[MultiPolygon, Counter[str]]:
     Outlines without a class and those of class Tissue are tissue; if there are none, outlines of all classes are.
     Excluded classes and marked holes are subtracted. Names are compared case-insensitively.
     """
-    cut_out, others = [], []
+    cut_out: list[AnnotatedRegion] = []
+    others: list[AnnotatedRegion] = []
     for region in annotations.regions:
         is_cut_out = region.cut_out or (region.group or "").lower() in EXCLUDED_CLASSES
         (cut_out if is_cut_out else others).append(region)
