@@ -169,7 +169,7 @@ def extract(
     shares = {name: share for name, share in (("overlap", overlap), ("min_tissue", min_tissue)) if share is not None}
     tissue_files = _tissue_files(tissue)
     found_by = _tissue(tissue, preset, "--tissue", tissue_files)
-    asked = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
+    asked: dict[str, Any] = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
     asked |= {"leave_out": sorted(set(leave_out))} if leave_out else {}
     config = _extraction_config(asked, sizes, tree(settings))
     files = part_of(with_mpp(find_slides(Path(slides)), mpp), shard)

@@ -32,6 +32,8 @@ from asmil.slides.settings import Artifact, QualityConfig
 from asmil.slides.tissue.regions import Tissue
 from asmil.tables.arrays import Booleans, Floats32
 
+Reduced = NDArray[np.integer | np.floating]
+"""As OpenCV returns pictures."""
 FINEST_UM, FINEST_PX = 1.0, 2.0
 COARSER = 3
 """How often the resolution is halved."""
@@ -92,7 +94,7 @@ def tile_focus(tile: Pixels, mpp: float) -> float:
     """Fine detail relative to coarse detail."""
     side = _reduced_side(tile, max(FINEST_PX, FINEST_UM / mpp))
     small = cv2.resize(tile, (side, side), interpolation=cv2.INTER_AREA)
-    gray: NDArray[np.generic] = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    gray: Reduced = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
     reduced, coarse = gray, []
     for _ in range(COARSER):
         side = _reduced_side(reduced, 2)
@@ -105,9 +107,9 @@ def _reduced_side(picture: NDArray[np.generic], factor: float) -> int:
     return max(min(SMALLEST_PX, picture.shape[0]), round(picture.shape[0] / factor))
 
 
-def _detail(gray: NDArray[np.generic]) -> float:
+def _detail(gray: Reduced) -> float:
     """The variance of the Laplacian."""
-    return float(cv2.Laplacian(np.asarray(gray, np.float32), cv2.CV_32F)[1:-1, 1:-1].var())
+    return float(cv2.Laplacian(gray, cv2.CV_32F)[1:-1, 1:-1].var())
 
 
 def tile_fold(tile: Pixels, mpp: float, stain: Stain) -> float:
