@@ -128,9 +128,10 @@ FAR_AWAY = feature(polygon([[x + 9000, y] for x, y in SQUARE]))
         ("a.geojson", json.dumps({"type": "FeatureCollection", "features": []}).encode(), "no outline"),
         ("a.geojson", json.dumps(feature(polygon([[5, 5], [9, 9]]))).encode(), "no outline"),
         ("a.geojson", json.dumps(FAR_AWAY).encode(), "outside.*4000 x 3200"),
-        ("a.png", b"\x89PNG", "mask"),
+        ("a.png", b"\x89PNG", "decoded"),
         ("a.png", cv2.imencode(".png", np.ones((80, 300), np.uint8))[1].tobytes(), "300 x 80.*4000 x 3200"),
         ("a.png", cv2.imencode(".png", np.zeros((80, 100), np.uint8))[1].tobytes(), "no tissue"),
+        ("a.png", b"", "decoded"),
         ("a.tif", b"II*\0", "mask"),
     ],
 )

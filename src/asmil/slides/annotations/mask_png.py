@@ -6,12 +6,11 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.annotations.mask_tiff import mask_scale, sampled_positions
 from asmil.slides.image import Size
+from asmil.slides.picture_image import decode_picture
 from asmil.tables.arrays import Booleans
 
 COLORS = 3
@@ -24,7 +23,8 @@ def read_png_mask(
 
     Paint programs save masks in color, with a channel for transparency, which is ignored.
     """
-    picture = _decoded(path)
+    refuse_special_file(path)
+    picture = decode_picture(path, cv2.IMREAD_UNCHANGED)
     height, width = picture.shape[:2]
     scale = mask_scale(path, (width, height), slide_size_px)
     rows = sampled_positions(mask_shape[0], downsample[1] / scale[1])
@@ -35,15 +35,3 @@ def read_png_mask(
     marked = values[..., :COLORS].any(axis=2) if values.ndim == COLORS else values != 0
     mask[: marked.shape[0], : marked.shape[1]] = marked
     return mask
-
-
-def _decoded(path: Path) -> NDArray[np.integer]:
-    refuse_special_file(path)
-    content = np.fromfile(path, np.uint8)
-    try:
-        picture = cv2.imdecode(content, cv2.IMREAD_UNCHANGED) if content.size else None
-    except cv2.error:  # more pixels than OpenCV decodes
-        picture = None
-    if picture is None:
-        raise AsmilError(f"{path}: the mask cannot be read; copy the file again, or save it again as PNG or TIFF")
-    return np.asarray(picture)
