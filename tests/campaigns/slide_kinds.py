@@ -19,7 +19,10 @@ from asmil.slides.encoders.state import read_state, state_hash
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.overview import read_overview
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.slides.qc import write_mask
+from asmil.slides.settings import TissueConfig
 from asmil.slides.tiling import TileReader
+from asmil.slides.tissue.files import read_tissue
 from asmil.slides.tissue.regions import Region
 from tests.campaigns.kinds import Kind
 from tests.slides.tiff_writers import smooth_image, write_ome_slide, write_slide
@@ -100,6 +103,25 @@ def _mask(path: Path) -> None:
     tifffile.imwrite(path, mask, tile=(64, 64), compression="zlib")
 
 
+def _tissue(name: str, file: str, form: str, write: Callable[[Path], Any]) -> Kind:
+    def make(folder: Path) -> None:
+        write_slide(folder / "s7.tif", PIXELS)
+        write(folder / file)
+
+    def read(folder: Path) -> Any:
+        with open_slide(folder / "s7.tif") as image:
+            tissue = read_tissue(image, TissueConfig(method="files", mpp=2.0), folder / file)
+        return tissue.mask, tissue.regions, tissue.notes
+
+    return Kind(f"tissue {name}", file, form, make, read)
+
+
+def _png_mask(path: Path) -> None:
+    mask = np.zeros((SIDE_PX, SIDE_PX), np.bool_)
+    mask[50:150, 20:90] = True
+    write_mask(path, mask)
+
+
 def _state() -> dict[str, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     return {f"layer{n}.weight": torch.randn(8, 4, generator=draw) for n in range(3)}
@@ -149,6 +171,8 @@ KINDS = (
         lambda folder: _mask(folder / "s7.tif"),
         lambda folder: read_mask(folder / "s7.tif", (SIDE_PX, SIDE_PX), (64, 64), 4.0),
     ),
+    _tissue("outlines", "s7.geojson", "outlines", lambda path: write_geojson(path, _regions(), "Tissue")),
+    _tissue("mask", "s7.png", "picture", _png_mask),
     _weights(".safetensors", "safetensors", lambda path: save_file(_state(), path)),
     _weights(".pt", "torch", lambda path: torch.save(_state(), path)),
 )

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from array_slide import ellipse, glass
@@ -163,6 +164,20 @@ def test_mistakes(asmil_here, slides: Path, tmp_path: Path, options: list[str], 
     assert done.returncode == 1
     assert words in done.stderr
     assert not (tmp_path / "qc").exists()
+
+
+def test_blurred_and_folded_tiles_are_counted_and_drawn(asmil_here, slides: Path, tmp_path: Path) -> None:
+    plain, out = tmp_path / "plain", tmp_path / "qc"
+    asmil_here("tissue", slides / "a & b #1.tif", "--out", plain, "--tile-px", 64)
+    done = asmil_here("tissue", slides / "a & b #1.tif", "--out", out, "--tile-px", 64, "--quality")
+    assert done.returncode == 0, done.stderr
+    counts = ("blurred", "folded")
+    assert [table(plain)["a & b #1"][name] for name in counts] == ["", ""]
+    blurred, folded = (int(table(out)["a & b #1"][name]) for name in counts)
+    assert (blurred > 0, folded) == (True, 0)  # drawn tissue has an outline and no detail
+    assert f"{blurred} blurred" in (out / "contact_sheet.html").read_text(encoding="utf-8")
+    overlay, before = (read_picture(folder / "overlays" / "a & b #1.jpg").astype(int) for folder in (out, plain))
+    assert (np.abs(overlay - before).max(axis=2) > 40).any()
 
 
 def test_an_interruption_keeps_what_is_done(slides: Path, tmp_path: Path) -> None:

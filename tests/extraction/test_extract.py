@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import yaml
 
+from array_slide import texture
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.source import FeatureSource
 from asmil.engine.inline import InlineEngine
@@ -30,6 +32,7 @@ from asmil.slides.tiling import TileReader
 from small_slides import WHITE, tissue_pixels, write_slide, write_slides
 
 ENCODER = "tiny_encoder:ColorMoments"
+ADDED = ("quality", "leave_out")
 TILING = {"tile_um": 64.0, "tile_px": 64}
 
 
@@ -126,6 +129,79 @@ def test_a_file_of_another_tool_is_not_overwritten(tmp_path):
     with h5py.File(tmp_path / "features" / "a.h5", "w") as file:
         file["features"] = np.zeros((3, 4), np.float32)
     assert "asmil extract" in run(tmp_path / "slides", tmp_path / "features")["a"].error
+
+
+def test_tissue_of_files_is_recorded_and_an_edit_is_noticed(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    slides, drawn, out = tmp_path / "slides", tmp_path / "drawn", tmp_path / "features"
+    write_slides(slides, 3)
+    drawn.mkdir()
+    square = [[256, 256], [512, 256], [512, 512], [256, 512], [256, 256]]
+    outline = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}, "properties": {}}
+    (drawn / "slide-0.geojson").write_text(json.dumps(outline))
+    (drawn / "slide-1.geojson").write_text(json.dumps(outline)[:50])
+    arguments = ["extract", slides, "--out", out, "--encoder", ENCODER, "--workers", 0, "--tissue", drawn]
+    arguments += ["--tile-um", 64, "--tile-px", 64]
+    done = asmil_here(*arguments)
+    assert done.returncode == 1
+    assert "slide-1.geojson" in done.stderr
+    assert "slide-2.geojson" in done.stderr
+    assert [path.name for path in out.glob("*.h5")] == ["slide-0.h5"]
+    info = inspect_features(FeatureSource(out / "slide-0.h5"))
+    assert info.n_tiles == 16
+    source = json.loads(info.extraction)["tissue"]["source"]
+    assert (source["file"], len(source["content"]["checksum"])) == ("slide-0.geojson", 64)
+    assert source["removed_share"] == pytest.approx(source["automatic_share"] - 1 / 16, abs=0.005)
+    (drawn / "slide-0.geojson").write_text(json.dumps(outline).replace("512", "384"))
+    refused = asmil_here(*arguments)
+    assert "tissue file" in refused.stderr
+    asmil_here(*arguments, "--again")
+    assert inspect_features(FeatureSource(out / "slide-0.h5")).n_tiles == 4
+    missing = asmil_here(*arguments[:-6], "--tissue", tmp_path / "nowhere")
+    assert missing.returncode == 1
+    assert "nowhere" in missing.stderr
+
+
+def test_blurred_tiles_are_stored_and_can_be_left_out(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    slides, pixels = make(tmp_path / "slides" / "a.tif").parent, texture(1024)
+    pixels[:, :512] = cv2.GaussianBlur(pixels[:, :512], (0, 0), 6.0)
+    write_pyramid(slides / "a.tif", pixels, 1.0, quality=95)
+    write_pyramid(slides / "b.tif", np.ascontiguousarray(pixels[:, :512]), 1.0, quality=95)
+    settings = ["--encoder", ENCODER, "--workers", 0, "--tile-um", 128, "--tile-px", 128, "--tissue", "none"]
+    done = asmil_here("extract", slides, "--out", tmp_path / "all", *settings)
+    assert done.returncode == 0
+    assert "blurred" in done.stderr
+    with h5py.File(tmp_path / "all" / "a.h5") as file:
+        focus, columns = file["quality/focus"][:], file["coords"][:, 0]
+        assert len(file["quality/fold"]) == len(focus) == 64
+        assert json.loads(file.attrs["extraction"])["artifacts"] == {"blurred": 32, "folded": 0, "left_out": 0}
+    assert ((focus < 0.0625) == (columns < 512)).all()
+    left = asmil_here("extract", slides, "--out", tmp_path / "some", *settings, "--leave-out", "blurred,folded")
+    assert left.returncode == 1
+    assert "b: no tile is left: 32 are blurred" in left.stderr
+    kept = stored(tmp_path / "some" / "a.h5")
+    assert len(kept) == 32
+    assert (kept.coords[:, 0] >= 512).all()
+    wrong = asmil_here("extract", slides, "--out", tmp_path / "some", *settings, "--leave-out", "blured")
+    assert "leave_out" in wrong.stderr
+
+
+def test_folders_of_earlier_versions_are_continued(tmp_path):
+    slides, out = tmp_path / "slides", tmp_path / "features"
+    write_slides(slides, 2)
+    run(slides, out)
+    note = out / "extraction.yaml"
+    earlier = {key: value for key, value in yaml.safe_load(note.read_text()).items() if key not in ADDED}
+    note.write_text(yaml.safe_dump(earlier))
+    with h5py.File(out / "slide-0.h5", "a") as file:
+        about = json.loads(file.attrs["extraction"])
+        about["settings"] = {key: value for key, value in about["settings"].items() if key not in ADDED}
+        file.attrs["extraction"] = json.dumps(about)
+        del file["quality"]
+    assert run(slides, out)["slide-0"].before
+    with pytest.raises(AsmilError, match="leave_out"):
+        run(slides, out, plan_for(leave_out=["blurred"]))
 
 
 def test_a_40x_and_a_20x_scan_of_one_slide_give_the_same_features(tmp_path):

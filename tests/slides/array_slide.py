@@ -54,3 +54,12 @@ def as_jpeg(pixels: Pixels, quality: int = 60) -> Pixels:
     """The pixels after lossy compression."""
     _, encoded = cv2.imencode(".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
     return np.ascontiguousarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[:, :, ::-1])
+
+
+def texture(side: int, seed: int = 0) -> np.ndarray:
+    """Tissue with detail of every size: noise whose amplitude is inversely proportional to its frequency."""
+    draw = np.random.default_rng(seed)
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None])
+    noise = np.fft.irfft2(np.fft.rfft2(draw.normal(size=(side, side))) / np.maximum(frequency, 1 / side), (side, side))
+    shades = (noise / noise.std())[..., None] * np.array([14.0, 22.0, 12.0])
+    return np.clip(np.array([205.0, 150.0, 190.0]) + shades, 0, 255).astype(np.uint8)

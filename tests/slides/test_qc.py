@@ -9,8 +9,10 @@ import pytest
 
 from array_slide import ArraySlide, ellipse, glass
 from asmil.errors import AsmilError
-from asmil.slides.qc import HOLE_COLOR, TISSUE_COLOR, qc_picture, read_picture, write_jpeg, write_mask
+from asmil.slides.overview import read_overview
+from asmil.slides.qc import HOLE_COLOR, TISSUE_COLOR, draw_tissue, read_picture, write_jpeg, write_mask
 from asmil.slides.tissue.auto import auto_tissue
+from asmil.slides.tissue.regions import Tissue
 
 
 def drawn_slide() -> ArraySlide:
@@ -18,6 +20,11 @@ def drawn_slide() -> ArraySlide:
     ellipse(pixels, (800, 600), (500, 400))
     ellipse(pixels, (800, 600), (150, 120), (243, 243, 243))
     return ArraySlide(pixels, mpp=2.0)
+
+
+def qc_picture(slide: ArraySlide, tissue: Tissue, coords: np.ndarray | None, side: int, side_px: int) -> np.ndarray:
+    overview = read_overview(slide, max_side=side_px)
+    return draw_tissue(overview.pixels, overview.downsample, tissue, coords, side)
 
 
 def close_to(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from asmil.extraction.extract import Done
     from asmil.extraction.settings import ExtractionConfig
     from asmil.extraction.slide_encoding import Encoded
+    from asmil.slides.discovery import SlideFile
     from asmil.slides.survey import SurveyResult
+
+TISSUE_METHODS = ("auto", "clam", "none")
+"""Those that search; `files` is chosen by giving a folder."""
 
 
 def tissue(
@@ -26,6 +30,7 @@ def tissue(
     preset: str | None = None,
     tile_um: float | None = None,
     tile_px: int | None = None,
+    quality: bool = False,
     settings: Mapping[str, Any] | None = None,
     workers: int | None = None,
     item_timeout: float | None = None,
@@ -36,8 +41,10 @@ def tissue(
 
     slides: a folder of slides, one slide, or a table of slides; out: the folder for the files
     mpp: microns per level-0 pixel; overrides the files
-    method: auto (default), clam, or none (the whole slide); preset: one of CLAM, which implies its method
+    method: auto (default), clam, none (the whole slide), or a folder of outlines or masks; preset: one of CLAM,
+        which implies its method
     tile_um, tile_px: side of the counted tiles in microns, and in pixels as an encoder gets them
+    quality: whether to count blurred and folded tiles, which reads all of their pixels
     settings: further settings by their dotted names, e.g. {"tissue.min_area_um2": 10000}
     workers: slides at the same time; default: up to 4
     item_timeout: give up on a slide after this many seconds without progress; 0: no limit; default: 1800
@@ -51,9 +58,11 @@ def tissue(
     from asmil.slides.survey import SurveyConfig, SurveyFolder, survey_engine, survey_slides
 
     sizes = {name: side for name, side in (("tile_um", tile_um), ("tile_px", tile_px)) if side is not None}
-    asked = {"mpp": mpp, "tissue": _tissue(method, preset, "--method"), "tiling": sizes}
+    tissue_files = _tissue_files(method)
+    asked = {"mpp": mpp, "tissue": _tissue(method, preset, "--method", tissue_files), "tiling": sizes}
+    asked |= {"measure_quality": True} if quality else {}
     config = parse_settings(SurveyConfig, merge(asked, tree(settings)))
-    files, done = find_slides(Path(slides)), DoneBefore(again)
+    files, done = _with_tissue(find_slides(Path(slides)), tissue_files), DoneBefore(again)
     engine = survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout)
     with progress_bar("slides", not progress) as show:
         result = survey_slides(files, SurveyFolder(Path(out)), config, engine, show, done)
@@ -61,8 +70,33 @@ def tissue(
     return result
 
 
-def _tissue(method: str | None, preset: str | None, option: str) -> dict[str, Any]:
+def _tissue_files(method: str | None) -> Path | None:
+    """The folder (or file) of outlines or masks, if one is given instead of the name of a method."""
+    if method is None or method in TISSUE_METHODS or not Path(method).exists():
+        return None
+    return Path(method)
+
+
+def _with_tissue(slides: list[SlideFile], tissue_files: Path | None) -> list[SlideFile]:
+    """The slides with their files of outlines or masks, if a folder of those is given."""
+    if tissue_files is None:
+        return slides
+    from asmil.slides.tissue.files import with_tissue_files
+
+    with_files, notes = with_tissue_files(slides, tissue_files)
+    warn(*notes)
+    return with_files
+
+
+def _tissue(method: str | None, preset: str | None, option: str, tissue_files: Path | None) -> dict[str, Any]:
     """The settings of the tissue detection."""
+    if tissue_files is None and method not in (None, *TISSUE_METHODS):
+        raise AsmilError(
+            f"{option} {method}: not a method (tissue.method: {', '.join(TISSUE_METHODS)}) nor an existing folder "
+            "of outlines or masks; fix it"
+        )
+    if tissue_files is not None and preset is None:
+        return {"method": "files"}
     if preset is None:
         return {} if method is None else {"method": method}
     if method not in (None, "clam"):
@@ -84,6 +118,7 @@ def extract(
     mpp: float | None = None,
     tissue: str | None = None,
     preset: str | None = None,
+    leave_out: Sequence[str] = (),
     lowres: float | None = None,
     settings: Mapping[str, Any] | None = None,
     engine: str = "local",
@@ -107,7 +142,8 @@ def extract(
     tile_um or magnification, tile_px: size of a tile on the slide, and in pixels; default: the encoder's
     overlap, min_tissue: of neighboring tiles, and of tissue in a tile, as shares
     mpp: microns per level-0 pixel; overrides the files
-    tissue, preset: how tissue is found: auto, clam or none; a preset of CLAM
+    tissue, preset: how tissue is found: auto, clam, none, or a folder of outlines or masks; a preset of CLAM
+    leave_out: blurred, folded or both: leave out such tiles
     lowres: also store tiles at this magnification
     settings: further settings by their dotted names
     engine, address, workers, cpus, gpus, device: local or ray, the Ray cluster, number of processes (0: only this
@@ -131,11 +167,15 @@ def extract(
 
     sizes = {"tile_um": tile_um, "tile_px": tile_px, "magnification": magnification}
     shares = {name: share for name, share in (("overlap", overlap), ("min_tissue", min_tissue)) if share is not None}
-    asked = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": _tissue(tissue, preset, "--tissue")}
+    tissue_files = _tissue_files(tissue)
+    found_by = _tissue(tissue, preset, "--tissue", tissue_files)
+    asked: dict[str, Any] = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
+    asked |= {"leave_out": sorted(set(leave_out))} if leave_out else {}
     config = _extraction_config(asked, sizes, tree(settings))
     files = part_of(with_mpp(find_slides(Path(slides)), mpp), shard)
     if not files:
         raise AsmilError(f"--shard {shard}: there are fewer slides than parts; give fewer parts")
+    files = _with_tissue(files, tissue_files)
     worker_precision = parse_precision(precision)
     shown = SlideProgress(len(files), not progress)
     machine = ExtractionMachine(engine, address, workers, device, cpus, gpus, item_timeout)

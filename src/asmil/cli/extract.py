@@ -25,9 +25,16 @@ def extract(
     min_tissue: Annotated[float | None, option("Smallest share of tissue in a tile.")] = None,
     mpp: options.Mpp = None,
     tissue: Annotated[
-        str | None, option("How tissue is found: auto, clam, or none (the whole slide).", metavar="METHOD")
+        str | None,
+        option(
+            "How tissue is found: auto, clam, none (the whole slide), or a folder of outlines or masks.",
+            metavar="METHOD|FOLDER",
+        ),
     ] = None,
     preset: Annotated[str | None, option("A preset of CLAM; implies --tissue clam.", metavar="NAME")] = None,
+    leave_out: Annotated[
+        str | None, option("Leave out tiles that are blurred, folded, or either: blurred,folded.", metavar="NAMES")
+    ] = None,
     lowres: Annotated[float | None, option("Also store tiles at this magnification, e.g. 1.25.")] = None,
     settings: options.SettingsOption = None,
     engine: options.EngineName = "local",
@@ -53,7 +60,7 @@ def extract(
 
     Example: asmil extract lab/slides --out lab/features --magnification 20
     """
-    given = locals()
+    given = {**locals(), "leave_out": [name.strip() for name in (leave_out or "").split(",") if name.strip()]}
     from asmil.api import slides as functions
 
     results = options.call(functions.extract, given)

@@ -19,12 +19,20 @@ def tissue(
     slides: Annotated[Path, argument("A folder of slides, one slide, or a table of slides.", metavar="SLIDES")],
     out: Annotated[Path, out_option("Folder for masks, contours and pictures.")],
     mpp: Mpp = None,
-    method: Annotated[str | None, option("auto (default), clam, or none (the whole slide).", metavar="NAME")] = None,
+    method: Annotated[
+        str | None,
+        option(
+            "auto (default), clam, none (the whole slide), or a folder of outlines or masks.", metavar="NAME|FOLDER"
+        ),
+    ] = None,
     preset: Annotated[
         str | None, option("A preset of CLAM: default, bwh_biopsy, bwh_resection or tcga.", metavar="NAME")
     ] = None,
     tile_um: Annotated[float | None, option("Side of the counted tiles in microns.")] = None,
     tile_px: Annotated[int | None, option("Side of the tiles in pixels, as an encoder gets them.")] = None,
+    quality: Annotated[
+        bool, option("Count blurred and folded tiles, which reads all of their pixels.", "--quality")
+    ] = False,
     settings: SettingsOption = None,
     workers: Annotated[
         int | None, option("Number of slides processed at the same time. Default: up to 4.", min=1)

@@ -1,12 +1,12 @@
 """Write asmil's feature files, and read those of all supported tools.
 
 asmil writes one HDF5 file per slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes,
-and for methods that need them `lowres/tiles` (N x p x p x 3 bytes).
+`quality/focus` and `quality/fold` (N each), and for methods that need them `lowres/tiles` (N x p x p x 3 bytes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,8 @@ from asmil.cohort.reader import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
 from asmil.version import __version__
+
+QUALITY = "quality"
 
 __all__ = [
     "FeatureInfo",
@@ -47,10 +49,12 @@ def write_features(
     provenance: Provenance,
     dtype: Literal["float16", "float32"] = "float16",
     lowres: NDArray[np.uint8] | None = None,
+    quality: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Write a slide's feature file atomically.
 
     lowres: the same tiles at a low magnification, N x p x p x 3
+    quality: measures of every tile by name, N each
 
     The datasets are contiguous: a bag is always read as a whole, and small chunks would make this many times slower.
     """
@@ -69,6 +73,8 @@ def write_features(
         file["coords"] = corners
         if lowres is not None:
             file[f"{LOWRES}/{LOWRES_TILES}"] = lowres
+        for name, measures in (quality or {}).items():
+            file[f"{QUALITY}/{name}"] = measures
         set_attributes(file, _attributes(provenance, values, corners))
         set_attributes(file["coords"], _trident_attributes(provenance))
 

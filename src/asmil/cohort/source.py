@@ -17,6 +17,7 @@ from asmil.cohort.pack.files import INDEX, JOURNAL, OWN_FILES, file_states, is_p
 from asmil.cohort.problems import fail
 from asmil.files import bytes_of, files_of
 from asmil.settings.documents import parse_json
+from asmil.settings.made_from import StoredContent
 
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
@@ -170,10 +171,21 @@ def tile_spec_provenance(spec: Mapping[str, Any]) -> Provenance:
     return Provenance(tile_px=side, tile_px_level0=integer(spec.get("base_width")), tile_um=tile_um)
 
 
+class TissueFileRecord(BaseModel, extra="allow"):
+    """The file that tissue was read from. content: to notice that it was edited since."""
+
+    content: StoredContent = StoredContent()
+
+
 class TissueRecord(BaseModel, extra="allow"):
-    """The tissue of the slide. notes: findings to check, such as a dark background (fluorescence)."""
+    """The tissue of the slide.
+
+    notes: findings to check, such as a dark background (fluorescence)
+    source: the file that it was read from, if it was
+    """
 
     notes: tuple[str, ...] = ()
+    source: TissueFileRecord | None = None
 
 
 class ExtractionRecord(BaseModel, extra="allow"):

@@ -64,7 +64,8 @@ def extract(
     jobs = []
     for slide in to_do:
         picture = folder.picture(slide.name) if pictures else None
-        jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, folder.features(slide.name), picture))
+        features, tissue = folder.features(slide.name), slide.tissue and slide.tissue.absolute()
+        jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, features, picture, tissue))
     for outcome in engine.run(plan, jobs) if jobs else ():
         name, why = outcome.job.name, outcome.error
         if why is not None and not why.startswith(name) and str(outcome.job.path) not in why:

@@ -10,7 +10,7 @@ from asmil.errors import AsmilError
 from asmil.settings.config import Settings, parse_settings
 from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.registry import DEFAULT_ENCODER
-from asmil.slides.settings import NOMINAL_MPP, TilingConfig, TissueConfig
+from asmil.slides.settings import NOMINAL_MPP, Artifact, QualityConfig, TilingConfig, TissueConfig
 
 EXACT = 1e-6
 
@@ -21,6 +21,8 @@ class ExtractionConfig(Settings):
     encoder: str = Field(DEFAULT_ENCODER, description="name (`asmil encoders`), file.py:callable or module:callable")
     tissue: TissueConfig = Field(TissueConfig(), description="where the tissue is")
     tiling: TilingConfig = Field(TilingConfig(), description="which tiles it is cut into")
+    quality: QualityConfig = Field(QualityConfig(), description="which tiles count as blurred or folded")
+    leave_out: tuple[Artifact, ...] = Field((), description="leave out tiles that are blurred, folded, or either")
     lowres: float | None = Field(None, gt=0, description="also store tiles at this magnification, e.g. 1.25")
     dtype: Literal["float16", "float32"] = Field("float16", description="type in which features are stored")
 

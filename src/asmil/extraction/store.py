@@ -20,12 +20,16 @@ from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.settings.own_code import names_code, same_attribute
 from asmil.slides.discovery import SlideFile
 from asmil.slides.file_names import slide_content
+from asmil.slides.tissue.files import TISSUE_FILE, tissue_content
 from asmil.tables.names import file_in
 from asmil.version import __version__
 
 SETTINGS = "extraction.yaml"
 PICTURES = "qc"
 SAME_MPP = 1e-6
+SLIDE_IMAGE = "slide image"
+ADDED_SETTINGS = flat(ExtractionConfig().model_dump(mode="json", include={"quality", "leave_out"}))
+"""Settings that folders of earlier versions lack; with their defaults, the features are the same."""
 GIVEN = "given"
 """The source of a resolution that the user gave."""
 
@@ -63,7 +67,7 @@ class FeatureFolder:
         identity = {"name": encoder.name, "weights_hash": encoder.weights_hash}
         settings = {**config.model_dump(mode="json"), "encoder": identity}
         note = self.path / SETTINGS
-        claim_folder(note, settings, "features", again, {"encoder.name": same_attribute})
+        claim_folder(note, settings, "features", again, {"encoder.name": same_attribute}, ADDED_SETTINGS)
         known = read_yaml(note, "restore it, or choose another folder").get("encoder", identity)
         return str(known["name"]) if names_code(encoder.name) else None
 
@@ -88,7 +92,8 @@ class FeatureFolder:
 def _made_from(slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> MadeFrom:
     settings = flat(config.model_dump(mode="json", exclude={"encoder"}))
     identity = {"encoder": encoder.name, "weights": encoder.weights_hash, "encoder code": encoder.code}
-    contents = {"slide image": slide_content(slide.path)} if slide.path.exists() else {}
+    contents = {SLIDE_IMAGE: slide_content(slide.path)} if slide.path.exists() else {}
+    contents |= tissue_content(slide)
     return MadeFrom({**settings, **identity, "mpp": slide.mpp}, contents)
 
 
@@ -96,7 +101,7 @@ def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: M
     """What a feature file was made from, by its attributes; what earlier versions did not store counts as equal."""
     settings = dict(about.settings or {})
     settings.pop("encoder", None)
-    values = {**flat(settings), "encoder": info.encoder, "weights": info.weights_hash, "mpp": None}
+    values = {**ADDED_SETTINGS, **flat(settings), "encoder": info.encoder, "weights": info.weights_hash, "mpp": None}
     if same_attribute(str(info.encoder), str(now.values["encoder"])):
         values["encoder"] = now.values["encoder"]
     noted = about.model_extra or {}
@@ -107,11 +112,13 @@ def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: M
     elif info.mpp_source == GIVEN:
         values["mpp"] = info.mpp
     contents = {}
-    if now.contents:
+    if about.tissue.source is not None:
+        contents[TISSUE_FILE] = about.tissue.source.content
+    if SLIDE_IMAGE in now.contents:
         stored = StoredContent.model_validate(about.slide.get("content") or {})
         if stored.checksum is None and about.slide.get("bytes") != bytes_of(slide.path):
             stored = StoredContent(checksum="")
-        contents["slide image"] = stored
+        contents[SLIDE_IMAGE] = stored
     return Record(asmil=noted.get("asmil"), values=values, contents=contents)
 
 
@@ -120,12 +127,20 @@ def about_text(
     slide: Mapping[str, Any],
     tissue: Mapping[str, Any],
     precision: str,
+    artifacts: Mapping[str, int],
     code: str | None = None,
 ) -> str:
     """The record of an extraction in a feature file, without the sizes, which are separate attributes.
 
+    artifacts: the number of blurred tiles, ..., and of tiles left out
     code: checksum of the encoder's code, if it is the user's own
     """
-    record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
+    record = {
+        "settings": config.model_dump(mode="json"),
+        "slide": slide,
+        "tissue": tissue,
+        "artifacts": artifacts,
+        "precision": precision,
+    }
     own = {} if code is None else {"code": code}
     return json.dumps({**record, **own, "asmil": __version__}, ensure_ascii=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import cv2
 import numpy as np
@@ -27,23 +27,30 @@ from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.file_names import slide_content
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
-from asmil.slides.qc import qc_picture, write_jpeg
+from asmil.slides.overview import read_overview
+from asmil.slides.qc import PICTURE_SIDE_PX, draw_tissue, write_jpeg
+from asmil.slides.quality import FOLD_UM, Stain, TileQuality, artifact_notes, measure_quality, tissue_stain
 from asmil.slides.resolution import resolution_notes
+from asmil.slides.settings import Artifact
 from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Booleans, Integers
 
 
 @dataclass(frozen=True)
 class SlideJob:
-    """A slide and the feature file that it becomes. mpp: the user's value, None to read it from the file."""
+    """A slide and the feature file that it becomes.
+
+    mpp: the user's value, None to read it from the file; tissue: the user's file of its outlines, if there is one
+    """
 
     name: str
     path: Path
     mpp: float | None
     features: Path
     picture: Path | None
+    tissue: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -124,39 +131,57 @@ class SlideWorker:
             resolution = require_resolution(image)
             side = tile_side_level0(tiling, resolution, job.name)
             made_progress()
-            tissue = find_tissue(image, self.config.tissue)
+            tissue = find_tissue(image, self.config.tissue, job.tissue)
             made_progress()
             coords = place_tiles(image, tissue, self.config.tissue, tiling, side)
-            if job.picture is not None:
-                write_jpeg(job.picture, qc_picture(image, tissue, coords, side))
+            # for the stain of the tissue, coarser pixels are enough
+            overview = read_overview(image, FOLD_UM if job.picture is None else None, PICTURE_SIDE_PX)
+
+            def write_picture(corners: Integers, artifacts: Mapping[Artifact, Booleans] | None = None) -> None:
+                if job.picture is not None:
+                    drawn = draw_tissue(overview.pixels, overview.downsample, tissue, corners, side, artifacts)
+                    write_jpeg(job.picture, drawn)
+
+            write_picture(coords)
             made_progress()
             if not len(coords):
                 raise AsmilError(_nothing_to_do(job.name, tissue, "no tile has enough tissue"))
-            features, coords, lowres = self._encode(TileReader(image, side, tiling.tile_px), coords)
-            if not len(coords):
-                raise AsmilError(_nothing_to_do(job.name, tissue, "every tile was filtered as white or black"))
+            stain = tissue_stain(overview, resolution, tissue)
+            tiles = self._encode(TileReader(image, side, tiling.tile_px), coords, stain)
+            flags = tiles.quality.flags(self.config.quality)
+            if any(flagged.any() for flagged in flags.values()):
+                write_picture(coords, flags)
+            kept, features = tiles.kept, tiles.features
+            if not kept.any():
+                raise AsmilError(_nothing_to_do(job.name, tissue, _why_nothing_is_left(flags, self.config)))
+            coords, quality, lowres = coords[kept], tiles.quality[kept], tiles.lowres
             if not np.isfinite(features.sum(dtype=np.float64)):
                 raise AsmilError(
                     f"{job.name}: the encoder gave features that are not finite in {self.config.dtype}; try "
                     "--set dtype=float32 into another folder, and --precision float32 on a GPU"
                 )
-            provenance = self._provenance(job, image, resolution, side, tissue)
-            write_features(job.features, features, coords, provenance, self.config.dtype, lowres=lowres)
-        notes = (*resolution_notes(resolution), *tissue.notes)
+            artifacts = {str(name): int(flagged.sum()) for name, flagged in flags.items()}
+            artifacts["left_out"] = tiles.left_out
+            provenance = self._provenance(job, image, resolution, side, tissue, artifacts)
+            write_features(job.features, features, coords, provenance, self.config.dtype, lowres, asdict(quality))
+        notes = (*resolution_notes(resolution), *tissue.notes, *artifact_notes(flags, self.config.leave_out))
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
 
-    def _encode(
-        self, reader: TileReader, coords: Integers
-    ) -> tuple[NDArray[np.floating], Integers, NDArray[np.uint8] | None]:
-        """Features, coordinates and low-magnification tiles of the tiles that are kept."""
+    def _encode(self, reader: TileReader, coords: Integers, stain: Stain) -> _EncodedTiles:
+        """Measure all tiles, and encode those that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
-        kept = np.ones(len(coords), np.bool_)
+        kept, quality, left_out = np.ones(len(coords), np.bool_), TileQuality.unmeasured(len(coords)), 0
         lowres = None if lowres_px is None else np.empty((len(coords), lowres_px, lowres_px, 3), np.uint8)
         with self._batcher.feed(len(coords), self.config.dtype) as feed:
-            for rows, tiles in self._read(reader, coords):
+            for rows, (tiles, measured) in self._read(reader, coords, stain):
+                quality.put(rows, measured)
+                flags = measured.flags(self.config.quality)
+                for name in self.config.leave_out:
+                    kept[rows] &= ~flags[name]
+                left_out += int(np.count_nonzero(~kept[rows]))
                 if tiling.white is not None or tiling.black is not None:
-                    kept[rows] = keep_tiles(tiles, tiling.white, tiling.black)
-                    rows, tiles = rows[kept[rows]], tiles[kept[rows]]
+                    kept[rows] &= keep_tiles(tiles, tiling.white, tiling.black)
+                rows, tiles = rows[kept[rows]], tiles[kept[rows]]
                 if lowres is not None:
                     lowres[rows] = shrunk(tiles, lowres.shape[1])
                 if len(rows):
@@ -164,16 +189,23 @@ class SlideWorker:
                 made_progress()
             features = feed.features()
             made_progress()
-        if kept.all():
-            return features, coords, lowres
-        return features[kept], coords[kept], None if lowres is None else lowres[kept]
+        if not kept.all():
+            features, lowres = features[kept], None if lowres is None else lowres[kept]
+        return _EncodedTiles(features, kept, quality, lowres, left_out)
 
-    def _read(self, reader: TileReader, coords: Integers) -> Iterator[tuple[Rows, Tiles]]:
-        """Groups of neighboring tiles, read ahead by the threads."""
-        waiting: deque[tuple[Rows, Future[Tiles]]] = deque()
+    def _read(
+        self, reader: TileReader, coords: Integers, stain: Stain
+    ) -> Iterator[tuple[Rows, tuple[Tiles, TileQuality]]]:
+        """Groups of neighboring tiles and their quality, read ahead by the threads."""
+
+        def read_and_measure(corners: Integers) -> tuple[Tiles, TileQuality]:
+            tiles = reader.read(corners)
+            return tiles, measure_quality(tiles, self.config.tiling.mpp, stain)
+
+        waiting: deque[tuple[Rows, Future[tuple[Tiles, TileQuality]]]] = deque()
         try:
             for rows in reader.groups(coords):
-                waiting.append((rows, self._readers.submit(reader.read, coords[rows])))
+                waiting.append((rows, self._readers.submit(read_and_measure, coords[rows])))
                 if len(waiting) > self._n_readers + GROUPS_AHEAD:
                     read, tiles = waiting.popleft()
                     yield read, tiles.result()
@@ -187,7 +219,13 @@ class SlideWorker:
                     tiles.exception()
 
     def _provenance(
-        self, job: SlideJob, image: SlideImage, resolution: Resolution, side: int, tissue: Tissue
+        self,
+        job: SlideJob,
+        image: SlideImage,
+        resolution: Resolution,
+        side: int,
+        tissue: Tissue,
+        artifacts: Mapping[str, int],
     ) -> Provenance:
         tiling = self.config.tiling
         slide = {
@@ -200,7 +238,13 @@ class SlideWorker:
             "mpp_y": resolution.mpp_y,
             "content": slide_content(job.path).stored().model_dump(),
         }
-        about_tissue = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
+        about_tissue: dict[str, Any] = {
+            "share": tissue.share,
+            "threshold": tissue.threshold,
+            "notes": list(tissue.notes),
+        }
+        if tissue.source is not None:
+            about_tissue["source"] = {**asdict(tissue.source), "content": tissue.source.content.model_dump()}
         return Provenance(
             encoder=self._encoder.name,
             weights_hash=self._encoder.weights_hash,
@@ -211,8 +255,23 @@ class SlideWorker:
             mpp_source=resolution.source,
             slide_width_px=image.size[0],
             slide_height_px=image.size[1],
-            extraction=about_text(self.config, slide, about_tissue, self._encoder.precision, self._code),
+            extraction=about_text(self.config, slide, about_tissue, self._encoder.precision, artifacts, self._code),
         )
+
+
+@dataclass(frozen=True)
+class _EncodedTiles:
+    """The tiles of a slide after encoding.
+
+    kept, quality: of all tiles; features, lowres: of those that are kept
+    left_out: tiles that are not kept because they are blurred, folded, ...
+    """
+
+    features: NDArray[np.floating]
+    kept: Booleans
+    quality: TileQuality
+    lowres: NDArray[np.uint8] | None
+    left_out: int
 
 
 def now_and_then(report: Report) -> Callable[[int], None]:
@@ -241,6 +300,13 @@ def shrunk(tiles: Tiles, side_px: int) -> NDArray[np.uint8]:
     """Tiles at a lower magnification: every pixel is the mean of those that it covers."""
     small = [cv2.resize(tile, (side_px, side_px), interpolation=cv2.INTER_AREA) for tile in tiles]
     return np.stack(small) if small else np.empty((0, side_px, side_px, 3), np.uint8)
+
+
+def _why_nothing_is_left(flags: Mapping[Artifact, Booleans], config: ExtractionConfig) -> str:
+    counts = [f"{int(flags[name].sum())} are {name}" for name in config.leave_out if flags[name].any()]
+    if not counts:
+        return "every tile was filtered as white or black"
+    return f"no tile is left: {' and '.join(counts)}"
 
 
 def _nothing_to_do(name: str, tissue: Tissue, reason: str) -> str:

@@ -29,6 +29,11 @@ def extraction_plan(
             "extracted in the same way; extract them like the training slides and give the feature files instead"
         )
     config = parse_extraction(dict(settings))
+    if config.tissue.method == "files":
+        raise AsmilError(
+            f"{run}: the tissue of its slides was read from files (`asmil extract --tissue FOLDER`), and that of new "
+            "slides must be, too; extract them in that way and give the feature files instead"
+        )
     name = confirmed_encoder(config.encoder, encoder, f"{run / 'config.yaml'}")
     config = config.model_copy(update={"encoder": name})
     identity = identify(name, weights)

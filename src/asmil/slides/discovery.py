@@ -19,11 +19,12 @@ SLIDES_FOLDER = "slides"
 
 @dataclass(frozen=True)
 class SlideFile:
-    """A slide to open. mpp: the resolution given by the user."""
+    """A slide to open. mpp, tissue: the resolution, and the file of its tissue, given by the user."""
 
     name: str
     path: Path
     mpp: float | None = None
+    tissue: Path | None = None
 
 
 def find_slides(source: Path | str, columns: ColumnMapping | None = None) -> list[SlideFile]:

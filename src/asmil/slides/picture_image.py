@@ -8,6 +8,7 @@ from typing import cast
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -27,7 +28,7 @@ class PictureImage(SlideImage):
     reader = "opencv"
 
     def __init__(self, path: Path, resolution: Resolution | None) -> None:
-        self._pixels = _decode(path)
+        self._pixels = decode_picture(path).astype(np.uint8, copy=False)
         super().__init__(path, [(self._pixels.shape[1], self._pixels.shape[0])], resolution)
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
@@ -61,14 +62,15 @@ def _is_torn_png(content: Pixels) -> bool:
     return at > len(content)
 
 
-def _decode(path: Path) -> Pixels:
+def decode_picture(path: Path, flags: int = cv2.IMREAD_COLOR_RGB) -> NDArray[np.integer]:
+    """The pixels of a PNG, JPEG or BMP file; flags: of OpenCV."""
     content = np.fromfile(path, dtype=np.uint8)
     if _is_torn_png(content):
         raise AsmilError(f"{path}: the picture is damaged, or its end is missing; copy the file again")
     try:
-        decoded = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB)
+        decoded = cv2.imdecode(content, flags)
     except cv2.error as error:
         raise AsmilError(f"{path}: the picture cannot be decoded ({error.err}); save it again as PNG") from error
     if decoded is None:
         raise AsmilError(f"{path}: the picture cannot be decoded; save it again as PNG")
-    return cast(Pixels, decoded)
+    return cast(NDArray[np.integer], decoded)

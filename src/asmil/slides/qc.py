@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
 from asmil.files import replacing
-from asmil.slides.image import Pixels, SlideImage
-from asmil.slides.overview import read_overview
+from asmil.slides.image import Pixels
+from asmil.slides.settings import Artifact
 from asmil.slides.tissue.regions import Mask, Tissue
-from asmil.tables.arrays import Integers
+from asmil.tables.arrays import Booleans, Integers
 
+PICTURE_SIDE_PX = 1024
 TISSUE_COLOR = (0, 170, 60)
 HOLE_COLOR = (20, 90, 255)
 TILE_COLOR = (30, 60, 140)
+ARTIFACT_COLORS: dict[Artifact, tuple[int, int, int]] = {"blurred": (230, 120, 0), "folded": (200, 0, 160)}
 TILE_FILL = 0.13
 TILE_LINE = 0.45
+ARTIFACT_FILL = 0.4
 SMALLEST_GRID_PX = 5
 """Lines around tiles smaller than this would hide the tissue."""
 JPEG_QUALITY = 88
@@ -34,31 +37,26 @@ PNG_HEADER = 33
 SUBPIXEL_BITS = 4
 
 
-def qc_picture(
-    image: SlideImage, tissue: Tissue, coords: Integers | None, tile_px_level0: int, side_px: int = 1024
-) -> Pixels:
-    """The slide, at most `side_px` wide and high, with its tissue (green), holes (blue) and tiles (a thin grid).
-
-    coords: upper left corners of tiles at level 0, or None
-    """
-    overview = read_overview(image, max_side=side_px)
-    return draw_tissue(overview.pixels, overview.downsample, tissue, coords, tile_px_level0)
-
-
 def draw_tissue(
     pixels: Pixels,
     downsample: tuple[float, float],
     tissue: Tissue,
     coords: Integers | None,
     tile_px_level0: int,
+    artifacts: Mapping[Artifact, Booleans] | None = None,
 ) -> Pixels:
-    """A copy of an overview with tiles and outlines drawn on it.
+    """A copy of an overview with its tissue (green), holes (blue), tiles (a thin grid) and artifacts drawn on it.
 
     downsample: level-0 pixels of an overview pixel, (x, y)
+    coords: upper left corners of tiles at level 0, or None
+    artifacts: tiles to fill with the color of an artifact
     """
     picture = pixels.copy()
     if coords is not None and len(coords):
         picture = _draw_tiles(picture, downsample, coords, tile_px_level0)
+        for name, tiles in (artifacts or {}).items():
+            color = ARTIFACT_COLORS[name]
+            picture = _draw_tiles(picture, downsample, coords[tiles], tile_px_level0, color, ARTIFACT_FILL)
     thickness = 1 if max(picture.shape) < 700 else 2
     for color, polygons in (
         (HOLE_COLOR, [hole for region in tissue.regions for hole in region.holes]),
@@ -114,7 +112,14 @@ def _text_chunk(key: str, text: str) -> bytes:
     return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
 
 
-def _draw_tiles(picture: Pixels, downsample: tuple[float, float], coords: Integers, tile_px_level0: int) -> Pixels:
+def _draw_tiles(
+    picture: Pixels,
+    downsample: tuple[float, float],
+    coords: Integers,
+    tile_px_level0: int,
+    color: tuple[int, int, int] = TILE_COLOR,
+    opacity: float = TILE_FILL,
+) -> Pixels:
     scale = np.asarray(downsample)
     corners = np.rint(coords / scale).astype(int)
     ends = np.rint((coords + tile_px_level0) / scale).astype(int) - 1
@@ -126,8 +131,8 @@ def _draw_tiles(picture: Pixels, downsample: tuple[float, float], coords: Intege
         if gridded:
             # one pixel larger, so that neighbors share a line
             cv2.rectangle(lines, corner, (end[0] + 1, end[1] + 1), 1, 1)
-    weight = np.maximum(fill * TILE_FILL, lines * TILE_LINE)[..., None]
-    return np.asarray(np.rint(picture * (1 - weight) + np.asarray(TILE_COLOR) * weight), dtype=np.uint8)
+    weight = np.maximum(fill * opacity, lines * TILE_LINE)[..., None]
+    return np.asarray(np.rint(picture * (1 - weight) + np.asarray(color) * weight), dtype=np.uint8)
 
 
 def subpixel_points(polygon: NDArray[Any], downsample: tuple[float, float]) -> NDArray[np.int32]:

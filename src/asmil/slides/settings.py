@@ -16,6 +16,8 @@ SLIDE_TIMEOUT_S = 1800.0
 """Maximum time without progress on a slide; the slowest step, finding the tissue of a single-level slide on a slow
 disk, takes less."""
 
+TissueMethod = Literal["auto", "clam", "none", "files"]
+Artifact = Literal["blurred", "folded"]
 ClamPreset = Literal["default", "bwh_biopsy", "bwh_resection", "tcga"]
 ContourCheck = Literal["four_pt", "four_pt_hard", "center", "basic"]
 
@@ -45,8 +47,10 @@ class ClamConfig(Settings):
 class TissueConfig(Settings):
     """How tissue is detected."""
 
-    method: Literal["auto", "clam", "none"] = Field(
-        "auto", description="auto: Otsu threshold per slide, no tuning; clam: as in CLAM; none: the whole slide"
+    method: TissueMethod = Field(
+        "auto",
+        description="auto: Otsu threshold per slide, no tuning; clam: as in CLAM; none: the whole slide; files: "
+        "outlines or masks of a folder",
     )
     mpp: float = Field(8.0, gt=0, description="resolution of the search (auto), microns per pixel")
     min_area_um2: float = Field(50_000.0, ge=0, description="smaller pieces of tissue are dropped (auto)")
@@ -54,6 +58,13 @@ class TissueConfig(Settings):
     pen: bool = Field(True, description="leave out pen marks (auto)")
     edges: bool = Field(True, description="leave out slide edges and dark frames (auto)")
     clam: ClamConfig = Field(ClamConfig(), description="CLAM's parameters (clam)")
+
+
+class QualityConfig(Settings):
+    """Which tiles count as blurred or folded."""
+
+    min_focus: float = Field(0.0625, ge=0, description="a tile with less focus (fine over coarse detail) is blurred")
+    max_fold: float = Field(0.05, ge=0, le=1, description="a tile with a larger share of folded tissue is folded")
 
 
 class TilingConfig(Settings):

@@ -15,6 +15,7 @@ from asmil.files import refuse_special_file
 from asmil.slides.image import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
 from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
+from asmil.slides.tissue.contours import halved
 from asmil.tables.arrays import Booleans, Integers
 
 Values = NDArray[np.integer]
@@ -35,25 +36,32 @@ def read_mask(
     slide_size_px: width and height of the slide at level 0, which determine the downsample of the file; None: the mask
         is assumed to have the size of the slide
     value: the value of tumor; by default the only nonzero value of the file
+    """
+    values = read_values(Path(path), slide_size_px, mask_shape, (downsample, downsample))
+    return _chosen(Path(path), values, value)
+
+
+def read_values(
+    path: Path, slide_size_px: Size | None, mask_shape: tuple[int, int], downsample: tuple[float, float]
+) -> Values:
+    """The values of a mask file on a mask of `mask_shape`; arguments as for `read_mask`, but for the two downsamples.
 
     Each pixel gets the value of the file at its center, read from the coarsest level that is fine enough; tiles are
     decoded one by one, so that memory does not grow with the file.
     """
-    path = Path(path)
     refuse_special_file(path)
     try:
         refuse_looping_pages(path)
         with tifffile.TiffFile(path) as tiff:
             pages: list[Page] = [level.keyframe for level in tiff.series[0].levels]
             _refuse_strange(path, pages[0], len(tiff.series[0].pages))
-            scales = [_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
-            level = choose_level(scales, downsample)
-            values = _sample(path, pages[level], scales[level], mask_shape, downsample)
+            scales = [mask_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
+            level = choose_level(scales, min(downsample))
+            return _sample(path, pages[level], scales[level], mask_shape, downsample)
     except AsmilError:
         raise
     except TIFF_ERRORS as error:
         raise AsmilError(f"{path}: the mask cannot be read ({error}); copy the file again") from None
-    return _chosen(path, values, value)
 
 
 def _refuse_strange(path: Path, page: Page, planes: int) -> None:
@@ -62,7 +70,8 @@ def _refuse_strange(path: Path, page: Page, planes: int) -> None:
         raise AsmilError(f"{path}: the mask has {what} instead of one integer channel; save it as a gray TIFF")
 
 
-def _scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
+def mask_scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
+    """Level-0 pixels of a mask pixel, (x, y); a mask with other proportions than the slide is an error."""
     x, y = true_downsamples([slide_size_px, size])[1]
     if abs(x - y) > LEVEL_TOLERANCE * max(x, y) + max(x, y) / min(size):
         raise AsmilError(
@@ -73,12 +82,12 @@ def _scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
 
 
 def _sample(
-    path: Path, page: Page, scale: tuple[float, float], mask_shape: tuple[int, int], downsample: float
+    path: Path, page: Page, scale: tuple[float, float], mask_shape: tuple[int, int], downsample: tuple[float, float]
 ) -> Values:
     """The values of the page at the centers of the mask's pixels; 0 beyond the page."""
     width, height = page_size(page)
-    rows = _sources(mask_shape[0], downsample / scale[1])
-    columns = _sources(mask_shape[1], downsample / scale[0])
+    rows = sampled_positions(mask_shape[0], downsample[1] / scale[1])
+    columns = sampled_positions(mask_shape[1], downsample[0] / scale[0])
     values: Values = np.zeros(mask_shape, dtype=page.dtype)
     if is_stored_as_array(page):
         stored = np.memmap(
@@ -97,7 +106,8 @@ def _sample(
     return values
 
 
-def _sources(length: int, ratio: float) -> Integers:
+def sampled_positions(length: int, ratio: float) -> Integers:
+    """The pixels at the centers of `length` pixels that are `ratio` times as wide."""
     return np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
 
 
@@ -123,7 +133,5 @@ def mask_outlines(path: Path | str, slide_size_px: Size, value: int | None = Non
 
 def trace_outlines(mask: Booleans, downsample: float) -> MultiPolygon:
     """The outlines of the regions of a mask and of their holes, each as a separate polygon, in level-0 pixels."""
-    # outlines run through pixel centers; with pixels of half the side, a region of one pixel also has an outline
-    halves = np.repeat(np.repeat(mask.astype(np.uint8), 2, axis=0), 2, axis=1)
-    rings, _ = cv2.findContours(halves, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    rings, _ = cv2.findContours(halved(mask), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     return MultiPolygon([Polygon((ring[:, 0] + 0.5) * (downsample / 2)) for ring in rings])

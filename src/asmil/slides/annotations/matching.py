@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,26 +34,30 @@ class AnnotationFiles:
     clashing: dict[str, tuple[Path, ...]]
 
 
-def find_annotations(source: Path | str, slides: Iterable[str]) -> AnnotationFiles:
+def find_annotations(
+    source: Path | str, slides: Iterable[str], suffixes: Sequence[str] = ANNOTATION_SUFFIXES
+) -> AnnotationFiles:
     """Match the annotation files of a folder and its subfolders (or one file) to slides by name.
 
     A file is named like its slide, ignoring case, with or without the slide's extension (`a.svs.geojson`), and may
     end in `_mask` or `_annotations`. If a slide has several files, GeoJSON is preferred to JSON, XML and masks.
+
+    suffixes: of the files to consider, in order of preference
     """
     alike: dict[str, set[str]] = defaultdict(set)
     for slide in slides:
         alike[_without_ending(slide.lower())].add(slide)
     candidates: dict[str, list[Path]] = defaultdict(list)
     without_slide: list[Path] = []
-    for path in _files(Path(source)):
-        owner = _owner(path.name[: len(path.name) - len(annotation_suffix(path))], alike)
+    for path in _files(Path(source), suffixes):
+        owner = _owner(path.name[: len(path.name) - len(annotation_suffix(path, suffixes))], alike)
         if owner is None:
             without_slide.append(path)
         else:
             candidates[owner].append(path)
     by_slide, beside, clashing = {}, {}, {}
     for slide, paths in candidates.items():
-        ranks = [ANNOTATION_SUFFIXES.index(annotation_suffix(path)) for path in paths]
+        ranks = [suffixes.index(annotation_suffix(path, suffixes)) for path in paths]
         best = [path for path, rank in zip(paths, ranks, strict=True) if rank == min(ranks)]
         if len(best) > 1:
             clashing[slide] = tuple(paths)
@@ -64,7 +68,7 @@ def find_annotations(source: Path | str, slides: Iterable[str]) -> AnnotationFil
     return AnnotationFiles(by_slide, tuple(without_slide), beside, clashing)
 
 
-def _files(source: Path) -> list[Path]:
+def _files(source: Path, suffixes: Sequence[str]) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
@@ -73,10 +77,10 @@ def _files(source: Path) -> list[Path]:
         folder / name
         for folder, _, names in walk_once(source)
         for name in names
-        if not name.startswith(".") and annotation_suffix(Path(name))
+        if not name.startswith(".") and annotation_suffix(Path(name), suffixes)
     ]
     if not files:
-        raise AsmilError(f"{source}: there is no annotation file in the folder ({', '.join(ANNOTATION_SUFFIXES)})")
+        raise AsmilError(f"{source}: there is no annotation file in the folder ({', '.join(suffixes)})")
     return sorted(files)
 
 

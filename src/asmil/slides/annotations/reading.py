@@ -6,7 +6,7 @@ import gzip
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,8 +25,11 @@ from asmil.slides.image import Size
 XML_SUFFIXES = (".xml",)
 JSON_SUFFIXES = (".geojson", ".geojson.gz", ".geojson.zip", ".zip", ".json", ".json.gz", ".json.zip")
 MASK_SUFFIXES = (".tif", ".tiff")
+PNG_SUFFIX = ".png"
 ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
 """In order of preference if a slide has several files; masks, which are coarser, come last."""
+TISSUE_SUFFIXES = (*ANNOTATION_SUFFIXES, PNG_SUFFIX)
+"""Of files that say where tissue is. Folders of annotations often hold PNG pictures that are no masks."""
 NCRF_TUMOR, NCRF_HOLE = "positive", "negative"
 ANNOTATION = "annotation"
 FORMER_TYPES = {
@@ -37,6 +40,8 @@ FORMER_TYPES = {
     "PathRootObject": "root",
 }
 """QuPath 0.2 wrote the type of an object as the id of its feature."""
+TRIDENT_ID = "tissue_id"
+"""The only property of the contours that TRIDENT writes; QuPath drops it."""
 MOST_BYTES = 2**31
 """Of a file after unpacking; a packed file may be small and grow without end."""
 UNPACK_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
@@ -69,10 +74,10 @@ def read_annotations(path: Path | str) -> Annotations:
     )
 
 
-def annotation_suffix(path: Path) -> str:
+def annotation_suffix(path: Path, suffixes: Sequence[str] = ANNOTATION_SUFFIXES) -> str:
     """The ending of an annotation file in lower case, with both parts of `.geojson.gz`; empty for other files."""
     name = path.name.lower()
-    return max((suffix for suffix in ANNOTATION_SUFFIXES if name.endswith(suffix)), key=len, default="")
+    return max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
 
 
 def regions_on_slide(
@@ -81,15 +86,25 @@ def regions_on_slide(
     """The regions of any annotation file, in level-0 pixels; a mask is one region without a class.
 
     size_px: width and height of the slide, from which the scale of a mask follows
-    origin: the corner of the slide's bounds. GeoJSON is QuPath's and counts from it; other files do not
+    origin: the corner of the slide's bounds, see `at_level_0`
     mask_value: that of tumor, if the file is a mask with several
     """
     if path.suffix.lower() in MASK_SUFFIXES:
         marked = mask_outlines(path, size_px, mask_value)
         return [AnnotatedRegion(None, marked)] if marked.geoms else []
-    annotations = read_annotations(path)
-    shift = origin if annotations.kind == "geojson" else (0, 0)
-    return [replace(region, shape=translate(region.shape, *shift)) for region in annotations.regions]
+    return list(at_level_0(read_annotations(path), origin).regions)
+
+
+def at_level_0(annotations: Annotations, origin: tuple[int, int]) -> Annotations:
+    """The annotations, counted from the corner of the whole image.
+
+    origin: the corner of the slide's bounds. QuPath counts from it, and so does all GeoJSON but TRIDENT's; other files
+        do not
+    """
+    if annotations.kind != "geojson" or origin == (0, 0):
+        return annotations
+    moved = (replace(region, shape=translate(region.shape, *origin)) for region in annotations.regions)
+    return replace(annotations, regions=tuple(moved))
 
 
 def read_json(path: Path) -> Annotations:
@@ -126,21 +141,31 @@ def _features(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotations:
-    collector = Collector(path, "geojson")
+    features = list(features)
+    of_trident = bool(features) and all(TRIDENT_ID in (feature.get("properties") or {}) for feature in features)
+    collector = Collector(path, "trident" if of_trident else "geojson")
     for feature in features:
         properties = feature.get("properties") or {}
         object_type = _object_type(feature, properties)
         geometry = feature["geometry"] or {"type": "missing geometry"}
         if object_type.lower() != ANNOTATION:
             collector.leave_out(f"of QuPath type {object_type}")
-        elif geometry["type"] == "Polygon":
-            collector.add(_rings(geometry["coordinates"]), _class_name(properties))
-        elif geometry["type"] == "MultiPolygon":
-            for polygon in geometry["coordinates"]:
-                collector.add(_rings(polygon), _class_name(properties))
         else:
-            collector.leave_out(f"of type {geometry['type']}, which has no area,")
+            _add_geometry(collector, geometry, _class_name(properties))
     return collector.finish()
+
+
+def _add_geometry(collector: Collector, geometry: Mapping[str, Any], group: str | None) -> None:
+    if geometry["type"] == "Polygon":
+        collector.add(_rings(geometry["coordinates"]), group)
+    elif geometry["type"] == "MultiPolygon":
+        for polygon in geometry["coordinates"]:
+            collector.add(_rings(polygon), group)
+    elif geometry["type"] == "GeometryCollection":
+        for part in geometry["geometries"]:
+            _add_geometry(collector, part, group)
+    else:
+        collector.leave_out(f"of type {geometry['type']}, which has no area,")
 
 
 def _object_type(feature: Mapping[str, Any], properties: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from asmil.reporting.formats import format_count
 from asmil.slides.tissue.geojson import polygons_of
 from asmil.tables.arrays import Floats
 
-Kind = Literal["asap", "aperio", "geojson", "ncrf"]
+Kind = Literal["asap", "aperio", "geojson", "ncrf", "trident"]
 Ring = Floats
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8

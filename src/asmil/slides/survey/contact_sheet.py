@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from asmil.slides.image import Pixels
-from asmil.slides.qc import HOLE_COLOR, TILE_COLOR, TISSUE_COLOR, read_picture, write_jpeg
+from asmil.slides.qc import ARTIFACT_COLORS, HOLE_COLOR, TILE_COLOR, TISSUE_COLOR, read_picture, write_jpeg
 from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyFolder, SurveyRow
 
 MOST_SLIDES = 40
@@ -65,7 +65,12 @@ def _cell(overlay: Pixels, row: SurveyRow) -> Pixels:
 def _numbers(row: SurveyRow) -> str:
     area = f"{row.tissue_mm2:.3g} mm2" if row.tissue_mm2 is not None else f"{row.tissue_share:.1%} tissue"
     tiles = f", {row.tiles} tiles" if row.tiles is not None else ""
-    return area + tiles
+    return area + tiles + _artifacts(row)
+
+
+def _artifacts(row: SurveyRow) -> str:
+    counts = ((row.blurred, "blurred"), (row.folded, "folded"))
+    return "".join(f", {count:,} {name}" for count, name in counts if count is not None)
 
 
 def _shortened(text: str) -> str:
@@ -94,10 +99,10 @@ def _header(rows: Sequence[SurveyRow], method: str) -> str:
     tiles = sum(row.tiles or 0 for row in rows)
     area = sum(row.tissue_mm2 or 0.0 for row in rows)
     counts = f"{area:,.4g} mm² of tissue, {_count(tiles, 'tile')}, {_count(noted, 'slide')} with notes; method {method}"
-    key = "".join(
-        f'<i style="background: rgb{color}"></i>{name}'
-        for name, color in (("tissue", TISSUE_COLOR), ("holes", HOLE_COLOR), ("tiles", TILE_COLOR))
-    )
+    colors: dict[str, tuple[int, int, int]] = {"tissue": TISSUE_COLOR, "holes": HOLE_COLOR, "tiles": TILE_COLOR}
+    if any(row.blurred is not None for row in rows):
+        colors |= {f"{name} tiles": color for name, color in ARTIFACT_COLORS.items()}
+    key = "".join(f'<i style="background: rgb{color}"></i>{name}' for name, color in colors.items())
     return (
         f"<header><h1>Tissue of {_count(len(rows), 'slide')}</h1><p>{escape(counts)}</p>"
         f'<p class="key">{key}</p></header>'
@@ -117,7 +122,7 @@ def _figure(row: SurveyRow) -> str:
     size = f"{row.width_px} × {row.height_px} px"
     mpp = f"{row.mpp:.4g} um/px ({row.mpp_source})" if row.mpp is not None else "unknown resolution"
     area = f"{row.tissue_mm2:.4g} mm²" if row.tissue_mm2 is not None else "unknown area"
-    tiles = _count(row.tiles, "tile") if row.tiles is not None else "tiles not placed"
+    tiles = (_count(row.tiles, "tile") if row.tiles is not None else "tiles not placed") + _artifacts(row)
     numbers = f"{area} ({row.tissue_share:.1%}) in {_count(row.regions, 'piece')}, {tiles}"
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in row.notes.split(NOTE_SEPARATOR) if note)
     return (

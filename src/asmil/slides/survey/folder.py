@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import Field
 
 from asmil.errors import AsmilError
-from asmil.settings.config import Settings
+from asmil.settings.config import Settings, flat
 from asmil.settings.folder_settings import claim_folder
-from asmil.slides.settings import TilingConfig, TissueConfig
+from asmil.slides.settings import QualityConfig, TilingConfig, TissueConfig
 from asmil.tables.names import file_in
 
 NOTE_SEPARATOR = "; "
@@ -21,7 +21,13 @@ class SurveyConfig(Settings):
 
     tissue: TissueConfig = Field(TissueConfig(), description="how tissue is found")
     tiling: TilingConfig = Field(TilingConfig(), description="how tiles are cut")
+    quality: QualityConfig = Field(QualityConfig(), description="which tiles count as blurred or folded")
+    measure_quality: bool = Field(False, description="count blurred and folded tiles, which reads all of their pixels")
     mpp: float | None = Field(None, gt=0, description="microns per pixel, unless a table gives them")
+
+
+ADDED_SETTINGS = flat(SurveyConfig().model_dump(mode="json", include={"quality", "measure_quality"}))
+"""Settings that surveys of earlier versions lack, with the values that they had in effect."""
 
 
 class SurveyFolder:
@@ -60,7 +66,7 @@ class SurveyFolder:
                 f"{self.path} contains a tissue.csv but no tissue.yaml, so its settings are unknown; "
                 "choose another folder"
             )
-        claim_folder(self.settings, config.model_dump(mode="json"), "a survey", again)
+        claim_folder(self.settings, config.model_dump(mode="json"), "a survey", again, added=ADDED_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class SurveyRow:
 
     tissue_share: tissue as a share of the slide's area
     tissue_mm2, tiles: None if the slide has no resolution
+    blurred, folded: of the tiles; None if their quality was not measured
     """
 
     slide: str
@@ -83,6 +90,8 @@ class SurveyRow:
     regions: int
     tiles: int | None
     notes: str
+    blurred: int | None = None
+    folded: int | None = None
 
 
 @dataclass(frozen=True)

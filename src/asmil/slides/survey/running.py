@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,18 +23,18 @@ from asmil.slides.file_names import slide_content
 from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide, refuse_absent
-from asmil.slides.overview import read_overview
-from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
-from asmil.slides.settings import SLIDE_TIMEOUT_S
+from asmil.slides.overview import Overview, read_overview
+from asmil.slides.qc import PICTURE_SIDE_PX, draw_tissue, write_jpeg, write_mask
+from asmil.slides.quality import TileQuality, artifact_notes, measure_quality, tissue_stain
+from asmil.slides.settings import SLIDE_TIMEOUT_S, Artifact
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
-from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyConfig, SurveyFolder, SurveyRow
-from asmil.slides.tiling import place_tiles, tile_side_level0
+from asmil.slides.survey.folder import ADDED_SETTINGS, NOTE_SEPARATOR, Failure, SurveyConfig, SurveyFolder, SurveyRow
+from asmil.slides.tiling import TileReader, place_tiles, tile_side_level0
+from asmil.slides.tissue.files import tissue_content
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
 from asmil.slides.tissue.regions import Tissue
-from asmil.tables.arrays import Integers
-
-PICTURE_SIDE_PX = 1024
+from asmil.tables.arrays import Booleans, Integers
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def survey_slides(
         if file.name in table.rows
         and folder.has_files(file.name)
         and file.path.exists()
-        and done_before.keeps(file.name, table.records.get(file.name), _made_from(file, config))
+        and done_before.keeps(file.name, _with_added(table.records.get(file.name)), _made_from(file, config))
     }
     done_before.refuse(folder.path)
     to_do = [file for file in files if file.name not in kept]
@@ -116,7 +116,15 @@ def _survey(config: SurveyConfig, folder: SurveyFolder, file: SlideFile) -> tupl
 
 def _made_from(file: SlideFile, config: SurveyConfig) -> MadeFrom:
     settings = flat(config.model_dump(mode="json"))
-    return MadeFrom({**settings, "mpp": file.mpp or config.mpp}, {"slide image": slide_content(file.path)})
+    contents = {"slide image": slide_content(file.path), **tissue_content(file)}
+    return MadeFrom({**settings, "mpp": file.mpp or config.mpp}, contents)
+
+
+def _with_added(record: Record | None) -> Record | None:
+    """The record, with settings that its version of asmil did not have."""
+    if record is None:
+        return None
+    return record.model_copy(update={"values": {**ADDED_SETTINGS, **record.values}})
 
 
 def _failure(outcome: Outcome) -> Failure:
@@ -129,16 +137,32 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
     """Find the tissue and the tiles of a slide and write its mask, contours, thumbnail and overlay."""
     with open_slide(file.path, file.mpp or config.mpp) as image:
         made_progress()
-        tissue = find_tissue(image, config.tissue)
+        tissue = find_tissue(image, config.tissue, file.tissue)
         made_progress()
         coords, side, tile_notes = _tiles(image, tissue, config)
-        overview = read_overview(image, max_side=PICTURE_SIDE_PX)
-        row = _row(file.name, image, tissue, config, coords, tile_notes)
+        overview, origin = read_overview(image, max_side=PICTURE_SIDE_PX), image.bounds_origin
+        artifacts = _artifacts(image, tissue, overview, coords, side, config)
+        row = _row(file.name, image, tissue, config, coords, tile_notes, artifacts)
     write_mask(folder.mask(file.name), tissue.mask)
-    write_text(folder.contours(file.name), json.dumps(tissue_geojson(tissue)) + "\n")
+    write_text(folder.contours(file.name), json.dumps(tissue_geojson(tissue, origin)) + "\n")
     write_jpeg(folder.thumbnail(file.name), overview.pixels)
-    write_jpeg(folder.overlay(file.name), draw_tissue(overview.pixels, overview.downsample, tissue, coords, side))
+    drawn = draw_tissue(overview.pixels, overview.downsample, tissue, coords, side, artifacts)
+    write_jpeg(folder.overlay(file.name), drawn)
     return row
+
+
+def _artifacts(
+    image: SlideImage, tissue: Tissue, overview: Overview, coords: Integers | None, side: int, config: SurveyConfig
+) -> dict[Artifact, Booleans]:
+    """Which tiles are blurred and folded; nothing if it is not asked for, or tiles are not placed."""
+    if not config.measure_quality or coords is None or image.resolution is None:
+        return {}
+    reader, stain = TileReader(image, side, config.tiling.tile_px), tissue_stain(overview, image.resolution, tissue)
+    quality = TileQuality.unmeasured(len(coords))
+    for rows in reader.groups(coords):
+        quality.put(rows, measure_quality(reader.read(coords[rows]), config.tiling.mpp, stain))
+        made_progress()
+    return quality.flags(config.quality)
 
 
 def _tiles(image: SlideImage, tissue: Tissue, config: SurveyConfig) -> tuple[Integers | None, int, tuple[str, ...]]:
@@ -159,6 +183,7 @@ def _row(
     config: SurveyConfig,
     coords: Integers | None,
     tile_notes: tuple[str, ...],
+    artifacts: Mapping[Artifact, Booleans],
 ) -> SurveyRow:
     resolution = image.resolution
     area_px = float(tissue.mask.sum()) * tissue.downsample[0] * tissue.downsample[1]
@@ -174,5 +199,6 @@ def _row(
         tissue_mm2=round(area_px * resolution.mpp_x * resolution.mpp_y / 1e6, 4) if resolution else None,
         regions=len(tissue.regions),
         tiles=len(coords) if coords is not None else None,
-        notes=NOTE_SEPARATOR.join((*tissue.notes, *tile_notes)),
+        notes=NOTE_SEPARATOR.join((*tissue.notes, *tile_notes, *artifact_notes(artifacts))),
+        **{name: int(tiles.sum()) for name, tiles in artifacts.items()},
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.settings import TissueConfig
-from asmil.slides.tissue.contours import trace_regions
+from asmil.slides.tissue.contours import halved, trace_regions
 from asmil.slides.tissue.regions import Mask, Polygon, Region, Tissue
 from asmil.slides.tissue.signal import (
     Signal,
@@ -261,7 +261,7 @@ def straight_lines(mask: Mask, scale: Scale) -> Mask:
     return np.asarray(lines > 0, dtype=bool)
 
 
-STRAIGHTENING_PX = 0.5
+STRAIGHTENING_HALVES = 1.0
 
 
 def drop_small(mask: Mask, min_px: float) -> Mask:
@@ -290,17 +290,17 @@ def fill_small(mask: Mask, min_px: float) -> Mask:
 def mask_regions(mask: Mask, downsample: tuple[float, float]) -> tuple[Region, ...]:
     """The pieces of a mask with their holes, in level-0 pixels; an island in a hole is a separate piece.
 
-    Outlines run through the centers of the outermost pixels, simplified by at most half a pixel.
+    Outlines run a quarter of a pixel inside the outermost pixels, simplified by at most half a pixel: a mask that is
+    drawn from them again, by the centers of its pixels, is nearly the same.
     """
-    scale = np.asarray(downsample)
+    scale = np.asarray(downsample) / 2
 
     def level0(polygon: Polygon) -> Polygon:
-        corners = cv2.approxPolyDP(polygon, STRAIGHTENING_PX, closed=True).reshape(-1, 2)
+        corners = cv2.approxPolyDP(polygon, STRAIGHTENING_HALVES, closed=True).reshape(-1, 2)
         return np.asarray(np.rint((corners + 0.5) * scale), dtype=np.int32)
 
     return tuple(
-        Region(level0(region.outline), tuple(map(level0, region.holes)))
-        for region in trace_regions(mask.astype(np.uint8))
+        Region(level0(region.outline), tuple(map(level0, region.holes))) for region in trace_regions(halved(mask))
     )
 
 

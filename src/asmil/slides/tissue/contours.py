@@ -31,6 +31,14 @@ def trace_regions(mask: NDArray[np.uint8], approximation: int = cv2.CHAIN_APPROX
     return [Region(polygons[index], tuple(holes[index])) for index in sorted(holes)]
 
 
+def halved(mask: Mask) -> NDArray[np.uint8]:
+    """The mask with pixels of half the side, 0 and 1.
+
+    Outlines run through the centers of pixels, so that a region of one pixel has an outline only if it is halved.
+    """
+    return np.repeat(np.repeat(mask.astype(np.uint8), 2, axis=0), 2, axis=1)
+
+
 def polygon_area(polygon: Polygon) -> float:
     """The area inside the polygon through the points."""
     return float(cv2.contourArea(polygon))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -10,13 +11,19 @@ from asmil.slides.image import SlideImage
 from asmil.slides.settings import TissueConfig
 from asmil.slides.tissue.auto import auto_tissue
 from asmil.slides.tissue.clam import clam_tissue
+from asmil.slides.tissue.files import read_tissue
 from asmil.slides.tissue.regions import Region, Tissue
 
 WHOLE_SIDE_PX = 1024
 
 
-def find_tissue(image: SlideImage, config: TissueConfig) -> Tissue:
-    """The tissue of a slide; method `none` uses the whole slide, without reading pixels."""
+def find_tissue(image: SlideImage, config: TissueConfig, file: Path | None = None) -> Tissue:
+    """The tissue of a slide; method `none` uses the whole slide, without reading pixels.
+
+    file: the outlines or the mask of this slide, for method `files`
+    """
+    if config.method == "files":
+        return read_tissue(image, config, file)
     if config.method == "auto":
         return auto_tissue(image, config)
     if config.method == "clam":

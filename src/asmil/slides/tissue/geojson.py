@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shapely import make_valid
+from shapely.affinity import translate
 from shapely.geometry import MultiPolygon, Polygon, mapping
 from shapely.geometry.base import BaseGeometry
 
@@ -16,9 +17,13 @@ CLASS_COLOR = [0, 170, 60]
 SMALLEST_RING = 3
 
 
-def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
-    """A feature collection with one polygon (or several that touch) for each piece of tissue."""
-    shapes = [shape for region in tissue.regions if (shape := region_shape(region)) is not None]
+def tissue_geojson(tissue: Tissue, origin: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """A feature collection with one polygon (or several that touch) for each piece of tissue.
+
+    origin: the corner of the slide's bounds, from which QuPath counts
+    """
+    x, y = origin
+    shapes = [translate(shape, -x, -y) for region in tissue.regions if (shape := region_shape(region)) is not None]
     outlines = [(shape.geom_type, _rounded(mapping(shape)["coordinates"])) for shape in shapes]
     return annotation_collection(outlines, CLASS_NAME, CLASS_COLOR)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.settings.made_from import StoredContent
 from asmil.tables.arrays import Booleans
 
 Polygon = NDArray[np.int32]
@@ -23,6 +24,24 @@ class Region:
 
 
 @dataclass(frozen=True)
+class TissueFile:
+    """A file from which tissue was read, and how much of the slide it marks compared with the automatic tissue.
+
+    file, content: its name, and its size and checksum
+    kind: mask, or the tool of its outlines
+    automatic_share: share of the slide that is tissue by method `auto`
+    added_share, removed_share: share of the slide that is tissue only in the file, and only by method `auto`
+    """
+
+    file: str
+    kind: str
+    content: StoredContent
+    automatic_share: float
+    added_share: float
+    removed_share: float
+
+
+@dataclass(frozen=True)
 class Tissue:
     """The tissue of a slide.
 
@@ -30,6 +49,7 @@ class Tissue:
     downsample: level-0 pixels of a mask pixel, (x, y)
     threshold: the threshold on the saturation (or on the signal), for documentation
     notes: what the user should check; empty if nothing
+    source: the file that it was read from, if it was
     """
 
     regions: tuple[Region, ...]
@@ -37,6 +57,7 @@ class Tissue:
     downsample: tuple[float, float]
     threshold: float
     notes: tuple[str, ...] = ()
+    source: TissueFile | None = None
 
     @property
     def share(self) -> float:
