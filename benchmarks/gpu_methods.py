@@ -206,7 +206,7 @@ def fused_rate(pool: ResidentBags) -> float:
     step = Step(weights, pool, settings, MOST, TIMED_BAGS, schedule)
     step.record()
     step.order.copy_(torch.arange(TIMED_BAGS)[None])
-    return per_second(step.run_epoch, TIMED_BAGS)
+    return per_second(lambda: take_turns([step.epoch()]), TIMED_BAGS)
 
 
 def per_second(run: Callable[[], object], slides: int) -> float:
