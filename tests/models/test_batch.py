@@ -24,7 +24,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "max_pooling embedding": ("max_pooling", {"level": "embedding"}),
 }
 CAN = {
-    "abmil", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
+    "abmil", "abmilx", "acmil", "aem", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
     "linear", "max_pooling", "mean_pooling",
 }  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     bag = Bag(make_bag(40).features.float())
     first, second = run_batch(model, Bag.collate([bag, bag]))
     assert torch.isfinite(first.logits).all()
-    random = form in ("clam_sb", "clam_mb", "acmil", "asmil", "max_pooling", "mean_pooling")
+    random = form in ("abmilx", "clam_sb", "clam_mb", "acmil", "asmil", "max_pooling", "mean_pooling")
     assert torch.equal(first.logits, second.logits) != random
 
 

@@ -26,7 +26,7 @@ from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, oth
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
+    "abmil", "abmilx", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
     "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
 }  # fmt: skip
 OBSTACLES = {
