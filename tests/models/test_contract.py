@@ -48,6 +48,7 @@ EXCEPTIONS = {
         no_gradient={"attention.weight.bias": SHIFT}, order_dependent="k-means draws its first centers by place"
     ),
     "transmil": Exceptions(order_dependent="tiles stand on a square in their order, landmarks are means of neighbors"),
+    "wikg": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "patch_gcn": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "abmil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "clam_mb": Exceptions(no_gradient={"attention.weight.bias": SHIFT}, no_single_output="CLAM .*two"),

@@ -12,8 +12,8 @@ joint: V, the LayerNorm and W_q, W_k read all of h_i instead of a slice; w has o
 norm: a LayerNorm of x_i before W, and one of f before W_c.
 feed_forward: f <- f + W_b GELU(W_a n(f) + b_a) + b_b, 4 E wide; n is a LayerNorm, or nothing with `norm`.
 
-A refined score depends on all tiles, at a cost of H N^2 products; no N x N matrix is kept (`blocks/score_attention.py`).
-s starts as a standard normal number, so its sign is random: at the start, similar tiles add to a score or subtract from
+A refined score depends on all tiles and costs H N^2 products; no N x N matrix is kept (`blocks/score_attention.py`). s
+starts as a standard normal number, so its sign is random: at the start, similar tiles add to a score or subtract from
 it. Differences from the official code: docs/methods/abmilx.md.
 """
 

@@ -107,9 +107,9 @@ class MILModel(nn.Module):
     """
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
-    score_axes: ClassVar[tuple[str, ...]] = ()
+    score_axes: tuple[str, ...] = ()
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
-    map_kinds: ClassVar[tuple[str, ...]] = ("attention",)
+    map_kinds: tuple[str, ...] = ("attention",)
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
     """Whether the instance logits of an output are multiplied by the attention of their tiles already."""

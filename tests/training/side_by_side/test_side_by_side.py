@@ -27,7 +27,7 @@ from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, oth
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
     "abmil", "abmilx", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
+    "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
     "aem": "step to step",

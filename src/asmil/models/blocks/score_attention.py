@@ -2,14 +2,12 @@
 
     o_i = sum_j P_ij v_j,    P = softmax over j of q_i . k_j / sqrt(d)          for every head
 
-The N x N weights are computed for some rows at a time and never kept; the backward pass computes them again, from the
-logarithm l_i of each row's sum of exponentials:
+Fused attention kernels never keep the N x N weights. They expect values as wide as the keys, so the values get zeros
+beside them. Batches of padded bags, which these kernels do not take, are computed for some rows at a time; there the
+backward pass computes the weights again, from the logarithm l_i of each row's sum of exponentials:
 
     P_ij = exp(q_i . k_j / sqrt(d) - l_i)
     dv_j = sum_i P_ij g_i,    d(q_i . k_j / sqrt(d)) = g_i P_ij (v_j - o_i)
-
-Fused attention kernels expect values as wide as the keys and no padded keys. On a GPU they are faster all the same, so
-bags without padding use them there, with zeros beside the values; so do exported models.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.layers import floating, full_precision
+from asmil.models.blocks.randomness import draws_batched
 
 BLOCK_VALUES = 2**22
 """How many of the H x N x N weights are computed at once."""
@@ -29,12 +27,9 @@ BLOCK_VALUES = 2**22
 
 def attend_to_scores(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
     """H x N x d, H x N x d, H x N -> H x N; mask: N, false for padding, to which no tile attends."""
-    width = queries.shape[-1]
-    if is_exporting() or (queries.device.type == "cuda" and mask is None):
-        padded = functional.pad(values.to(queries.dtype).unsqueeze(2), (0, width - 1))
-        rows = None if mask is None else mask.expand(queries.shape[1], -1)
-        attended = functional.scaled_dot_product_attention(queries[None], keys[None], padded[None], rows)
-        return attended[0, :, :, 0]
+    if mask is None and not draws_batched():
+        padded = functional.pad(values.to(queries.dtype).unsqueeze(2), (0, queries.shape[-1] - 1))
+        return functional.scaled_dot_product_attention(queries[None], keys[None], padded[None])[0, :, :, 0]
     shift = queries.new_zeros(1, 1, queries.shape[1])
     if mask is not None:
         shift = shift.masked_fill(~mask, -torch.inf)
