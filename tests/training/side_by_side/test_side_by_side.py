@@ -37,7 +37,7 @@ OBSTACLES = {
     "ibmil": "several stages",
     "mhim": "several stages",
 }
-NEEDS_COORDINATES = {"camil", "patch_gcn"}
+NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
 SMALL = {"inner": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
 
 
