@@ -17,7 +17,7 @@ from oracles.problem import Problem
 def _bag(problem: Problem) -> Bag:
     edges = problem.listed("neighbour_index")
     bag = problem.bag(edges=edges, edge_weights=problem.listed("neighbour_value", torch.float32))
-    return with_graph(bag, problem.method)
+    return with_graph(bag, problem.method, own_edges=True)
 
 
 def answer(problem: Problem, model: MILModel) -> Answers:

@@ -21,5 +21,5 @@ def answer(problem: Problem, model: MILModel) -> Answers:
         "knowledge_scores": mixed.scores,
         "knowledge_attention": mixed.attention,
         "node_rows_0_3": nodes[:3],
-        "pooled": model.pool(nodes, model.score(nodes)),
+        "pooled": model.pool(nodes, model.score(nodes, bag)),
     }

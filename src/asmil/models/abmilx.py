@@ -76,6 +76,7 @@ class ABMILX(MILModel):
 
     config_type = ABMILXConfig
     score_axes = ("head",)
+    smooths = ("late",)
     config: ABMILXConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: ABMILXConfig) -> None:
@@ -110,7 +111,7 @@ class ABMILX(MILModel):
 
     @property
     def padding_from(self) -> int | None:
-        return None if self.embedding.mil_dropout.top else 1
+        return None if self.smoothed or self.embedding.mil_dropout.top else 1
 
     def embed(self, features: Tensor) -> Tensor:
         """h of the module's text, N x E."""
@@ -130,7 +131,7 @@ class ABMILX(MILModel):
         raw = tile_by_tile(self.raw_scores, embedded, dim=1)
         if self.similarity is not None:
             raw = raw + self.similarity(embedded, raw, bag.mask).to(raw.dtype)
-        return masked_scores(raw, bag)
+        return masked_scores(self.smooth_scores(raw, bag), bag)
 
     def attend(self, bag: Bag) -> Tensor:
         return self.scores(tile_by_tile(self.embed, bag.features), bag)

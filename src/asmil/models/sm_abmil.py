@@ -82,7 +82,7 @@ class SmABMIL(MILModel):
         return super().steps_alike and not self.config.spectral_norm
 
     def prepare(self, bag: Bag) -> Bag:
-        return with_graph(bag, "SmABMIL")
+        return with_graph(bag, "SmABMIL", own_edges=True)
 
     def _smooth(self, values: Tensor, bag: Bag) -> Tensor:
         return self.smoothing(values, bag.extras[GRAPH]).to(values.dtype)

@@ -73,6 +73,7 @@ class WiKG(MILModel):
 
     config_type = WiKGConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     map_kinds = ("attention", "neighbors")
     config: WiKGConfig
 
@@ -122,9 +123,11 @@ class WiKG(MILModel):
             return joined
         return joined + functional.leaky_relu(self.join_product(heads * mixed))
 
-    def score(self, nodes: Tensor) -> Tensor | None:
+    def score(self, nodes: Tensor, bag: Bag) -> Tensor | None:
         """z of the module's text, 1 x N; None without attention."""
-        return None if self.attention is None else tile_by_tile(self.attention, nodes, dim=1)
+        if self.attention is None:
+            return None
+        return self.smooth_scores(tile_by_tile(self.attention, nodes, dim=1), bag)
 
     def pool(self, nodes: Tensor, scores: Tensor | None) -> Tensor:
         """The bag before the LayerNorm, d."""
@@ -136,7 +139,7 @@ class WiKG(MILModel):
 
     def attend(self, bag: Bag) -> Tensor:
         heads, tails = self.heads_and_tails(bag.features)
-        scores = self.score(self.nodes(heads, self.mixed(heads, tails)[1].tails))
+        scores = self.score(self.nodes(heads, self.mixed(heads, tails)[1].tails), bag)
         if scores is None:
             raise AsmilError(f"WiKG with model.readout = {self.config.readout} has no attention, so it has no scores")
         return scores
@@ -145,7 +148,7 @@ class WiKG(MILModel):
         heads, tails = self.heads_and_tails(bag.features)
         neighbors, mixed = self.mixed(heads, tails)
         nodes = self.nodes(heads, mixed.tails)
-        scores = self.score(nodes)
+        scores = self.score(nodes, bag)
         embedding = self.norm(self.pool(nodes, scores))
         extras = {} if self.training else self._read_weights(neighbors, mixed.attention, nodes)
         return Output(self.head(embedding), scores, embedding, extras=extras)

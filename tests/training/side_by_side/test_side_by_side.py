@@ -157,7 +157,7 @@ def settings(name: str, preset: str = "paper", model=None, **sections):
     small = {key: value for key, value in SMALL.items() if key in fields}
     if name == "linear":
         small.pop("inner")
-    if name == "psmil":
+    if name in ("psmil", "sm_abmil"):
         small["embedding_layers"] = 1
     training = {"epochs": 2, "device": "cpu", **sections.pop("training", {})}
     return resolve(name, preset, {"model": small | (model or {}), "training": training, **sections})

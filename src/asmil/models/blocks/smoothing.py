@@ -41,14 +41,15 @@ WITHIN = 1.5
 """Tiles up to sqrt(2) strides apart touch each other; the next are 2 strides apart."""
 
 
-def with_graph(bag: Bag, method: str) -> Bag:
-    """The bag with A in its extras; its own `edges` and `edge_weights` (all of A) are used where it has them.
+def with_graph(bag: Bag, method: str, *, own_edges: bool = False) -> Bag:
+    """The bag with A in its extras.
 
     method: for the error message
+    own_edges: use the bag's own `edges` and `edge_weights` (all of A) where it has them
     """
     if GRAPH in bag.extras:
         return bag
-    edges, weights = given_edges(bag), bag.extras.get("edge_weights")
+    edges, weights = (given_edges(bag), bag.extras.get("edge_weights")) if own_edges else (None, None)
     if edges is None:
         edges, weights = touching(bag, method), None
     if len(bag) == 1 and weights is None:
@@ -120,10 +121,8 @@ class _Smooth(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int | None) -> Tensor:
         result = _by_channels(lambda part: _smoothed(part, alpha, matrix, steps), values)
-        needs_alpha = ctx.needs_input_grad[1]
-        ctx.save_for_backward(
-            alpha, *([values] if needs_alpha else []), *([result] if needs_alpha and not steps else [])
-        )
+        for_alpha = [values, result] if steps is None else [values]
+        ctx.save_for_backward(alpha, *(for_alpha if ctx.needs_input_grad[1] else []))
         ctx.matrix, ctx.steps = matrix, steps
         return result
 
