@@ -72,9 +72,9 @@ class WiKG(MILModel):
     """WiKG; see the module's text for the formulas."""
 
     config_type = WiKGConfig
-    score_axes = ("branch",)
+    score_axes: tuple[str, ...] = ("branch",)
     smooths = ("late",)
-    map_kinds = ("attention", "neighbors")
+    map_kinds: tuple[str, ...] = ("attention", "neighbors")
     config: WiKGConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: WiKGConfig) -> None:
