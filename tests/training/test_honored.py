@@ -40,7 +40,8 @@ HONORED_METHODS = {
         "max_pooling",
         "mean_pooling",
     },
-    "side_by_side": set(methods()) - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn"},
+    "side_by_side": set(methods())
+    - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn", "sm_abmil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 
