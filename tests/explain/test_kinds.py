@@ -17,6 +17,9 @@ from asmil.tasks.regression import Regression
 WIDTH = 24
 TASK = Classification(("a", "b", "c"))
 NO_LOGIT = {
+    "sm_abmil",
+    "wikg",
+    "abmilx",
     "aem",
     "ibmil",
     "camil",

@@ -60,6 +60,7 @@ EXCEPTIONS = {
     "mamba_mil": Exceptions(
         no_gradient={"attention.weight.bias": SHIFT}, order_dependent="tiles are scanned in the order of the file"
     ),
+    "wikg": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "patch_gcn": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "abmil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),
     "simple_mil": Exceptions(no_gradient={"attention.weight.bias": SHIFT}),

@@ -20,6 +20,7 @@ NEEDS_MORE_THAN_TORCH = {
     "camil": "neighbors are searched with a k-d tree",
     "deepattnmisl": "tiles are clustered with scikit-learn's k-means",
     "patch_gcn": "neighbors are searched with a k-d tree",
+    "sm_abmil": "neighbors are searched with a k-d tree",
 }
 """Methods that refuse to be exported."""
 OPTIONS = [("asmil", {"projections": "shared"}), ("asmil", {"embedding_layers": 2}), ("aem", {"base": "mha"})]

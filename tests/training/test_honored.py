@@ -42,7 +42,7 @@ HONORED_METHODS = {
         "simlp",
     },
     "side_by_side": set(methods())
-    - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil"},
+    - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil", "sm_abmil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 

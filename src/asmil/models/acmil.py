@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output, masked_scores, refuse_uneven
+from asmil.models.base import Loss, Output, refuse_uneven
 from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.randomness import Dropout, RandomModule
@@ -97,8 +97,8 @@ class ACMIL(AttentionPoolModel):
         return self.branches.score(embedded)
 
     def forward(self, bag: Bag) -> Output:
-        embedded = self.embed(bag.features)
-        scores = masked_scores(self.score(embedded), bag)
+        embedded = self.embed_bag(bag)
+        scores = self.score_bag(embedded, bag)
         attention: Tensor = self.normalizer(self.masking(scores))
         output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
         if self.masking.training:

@@ -12,6 +12,7 @@ memory of one chunk.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, sing
 class AttentionPoolModel(MILModel):
     """A method given by `embed`, `score` and `readout`; most have `embedding` and `attention` for the first two."""
 
+    smooths: ClassVar[tuple[str, ...]] = ("early", "late")
     embedding: TileEmbedding
     attention: nn.Module
 
@@ -48,19 +50,27 @@ class AttentionPoolModel(MILModel):
 
     def padding_for(self, fewest: int) -> int | None:
         """`padding_from` of a method that masks the scores of padding: `fewest`, unless its embedding mixes tiles."""
-        return None if self.embedding.mil_dropout.top else fewest
+        return None if self.smoothed or self.embedding.mil_dropout.top else fewest
+
+    def embed_bag(self, bag: Bag) -> Tensor:
+        """The embedded tiles of a bag, N x I, smoothed if they are to be."""
+        return self.smooth_tiles(self.embed(bag.features), bag)
+
+    def score_bag(self, embedded: Tensor, bag: Bag) -> Tensor:
+        """The scores of a bag's embedded tiles, A x N, smoothed if they are to be."""
+        return masked_scores(self.smooth_scores(self.score(embedded), bag), bag)
 
     def attend(self, bag: Bag) -> Tensor:
-        return masked_scores(self.score(self.embed(bag.features)), bag)
+        return self.score_bag(self.embed_bag(bag), bag)
 
     def forward(self, bag: Bag) -> Output:
-        embedded = self.embed(bag.features)
-        scores = masked_scores(self.score(embedded), bag)
+        embedded = self.embed_bag(bag)
+        scores = self.score_bag(embedded, bag)
         return self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
 
     @property
     def can_stream(self) -> bool:
-        return self.normalizer.streams
+        return self.normalizer.streams and not self.smoothed
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
@@ -92,7 +102,7 @@ class FoldedPoolModel(AttentionPoolModel):
         return block.score(queries, embedded)
 
     def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag)
+        weight = None if self.smoothed else single_layer(self.embedding, self.normalizer, bag)
         if weight is None:
             return super().forward(bag)
         block, queries = self.queries

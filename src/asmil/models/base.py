@@ -15,6 +15,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.machine.lazy_names import former_name
 from asmil.models.blocks.randomness import use_generator
+from asmil.models.blocks.smoothing import GRAPH, Smoothing, with_graph
 from asmil.settings.config import Settings
 from asmil.tasks.base import Task
 
@@ -119,6 +120,8 @@ class MILModel(nn.Module):
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
     """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
+    smooths: ClassVar[tuple[str, ...]] = ()
+    """What `use_smoothing` can smooth: `early` the embedded tiles, `late` the scores."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     maps_predicted_class: bool = False
@@ -146,6 +149,8 @@ class MILModel(nn.Module):
         self.n_outputs = n_outputs
         self.config = config
         self.normalizer: Normalizer = Softmax()
+        self.tile_smoothing: Smoothing | None = None
+        self.smoothed = ""
         self.register_forward_pre_hook(_refuse_misfit)
 
     def refuse_misfit(self, bag: Any) -> None:
@@ -162,7 +167,7 @@ class MILModel(nn.Module):
 
     def prepare(self, bag: Bag) -> Bag:
         """Parameter-free work on a bag (neighbors, clusters); the loader keeps the result."""
-        return bag
+        return bag if self.tile_smoothing is None else with_graph(bag, f"smoothing.where = {self.smoothed}")
 
     def attend(self, bag: Bag) -> Tensor:
         """The scores of the tiles, A x N."""
@@ -266,6 +271,26 @@ class MILModel(nn.Module):
                 "attention.normalizer out (an anchor can have any normalizer)"
             )
         self.normalizer = normalizer
+
+    def use_smoothing(self, smoothing: Smoothing, where: str) -> None:
+        """Smooth embedded tiles (`early`) or scores (`late`) over touching tiles; refused where a method does not."""
+        if where not in self.smooths:
+            can = f"it can be {' or '.join(self.smooths)}" if self.smooths else "leave smoothing out, or use sm_abmil"
+            raise AsmilError(f"{type(self).__name__} does not support smoothing.where = {where}; {can}")
+        self.tile_smoothing, self.smoothed = smoothing, where
+
+    def smooth_tiles(self, embedded: Tensor, bag: Bag) -> Tensor:
+        """Embedded tiles (N x I), smoothed if they are to be."""
+        return self._smooth(embedded, bag) if self.smoothed == "early" else embedded
+
+    def smooth_scores(self, scores: Tensor, bag: Bag) -> Tensor:
+        """Scores (A x N), smoothed row by row if they are to be."""
+        return self._smooth(scores.t(), bag).t() if self.smoothed == "late" else scores
+
+    def _smooth(self, values: Tensor, bag: Bag) -> Tensor:
+        assert self.tile_smoothing is not None
+        matrix = self.prepare(bag).extras[GRAPH]
+        return self.tile_smoothing(values, matrix).to(values.dtype)
 
     @property
     def normalizer_built_in(self) -> bool:

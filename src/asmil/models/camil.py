@@ -94,6 +94,7 @@ class CAMIL(MILModel):
 
     config_type = CAMILConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     map_kinds = ("attention", "neighbors")
     config: CAMILConfig
 
@@ -132,6 +133,7 @@ class CAMIL(MILModel):
             start_linear(self, nn.init.xavier_uniform_)  # as in Keras
 
     def prepare(self, bag: Bag) -> Bag:
+        bag = super().prepare(bag)
         if "adjacency" in bag.extras:
             return bag
         edges, weights = given_edges(bag), bag.extras.get("edge_weights")
@@ -188,11 +190,11 @@ class CAMIL(MILModel):
 
     def attend(self, bag: Bag) -> Tensor:
         scored = self._fused(bag)[1] if self.is_official else self.tiles(bag.features)[1]
-        return tile_by_tile(self.attention, scored, dim=1)
+        return self.smooth_scores(tile_by_tile(self.attention, scored, dim=1), bag)
 
     def forward(self, bag: Bag) -> Output:
         whole, fused, neighbor_scores = self._fused(bag)
-        scores = tile_by_tile(self.attention, fused if self.is_official else whole, dim=1)
+        scores = self.smooth_scores(tile_by_tile(self.attention, fused if self.is_official else whole, dim=1), bag)
         embedding = (self.normalizer(scores).to(fused.dtype) @ fused).squeeze(0)
         return Output(self.head(embedding), scores, embedding, extras={"neighbor_scores": neighbor_scores})
 

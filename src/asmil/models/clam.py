@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output, masked_scores, predicted_row
+from asmil.models.base import Loss, Output, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss, smooth_svm
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -91,8 +91,8 @@ class CLAM(AttentionPoolModel):
         return self.padding_for(1)
 
     def forward(self, bag: Bag) -> Output:
-        embedded = self.embed(bag.features)
-        scores = masked_scores(self.score(embedded), bag)
+        embedded = self.embed_bag(bag)
+        scores = self.score_bag(embedded, bag)
         output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
         output.extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config, bag.mask)
         return output

@@ -58,6 +58,7 @@ class PureMHIM(AttentionPoolModel):
     """The network of MHIM by itself, without mask and teacher: the first stage of the training, and inference."""
 
     config_type = MHIMConfig
+    smooths = ()
     score_axes = ("row",)
     logits_in_extras = STREAM_LOGITS
     """One row with abmil, one row per head with transmil, one row per class with dsmil."""

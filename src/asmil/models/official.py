@@ -230,7 +230,11 @@ def _layers_with_a_bias_alone(tensors: Tensors) -> list[str]:
     for name in tensors:
         layer, _, leaf = name.rpartition(".")
         leaves.setdefault(layer, set()).add(leaf)
-    return [layer for layer, present in leaves.items() if present == {"bias"}]
+    return [
+        layer
+        for layer, present in leaves.items()
+        if present == {"bias"} and f"{layer}.parametrizations.weight.original" not in tensors
+    ]
 
 
 def _why_none(tensors: Tensors) -> str:

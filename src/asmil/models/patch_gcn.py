@@ -73,6 +73,7 @@ class PatchGCN(MILModel):
 
     config_type = PatchGCNConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     config: PatchGCNConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: PatchGCNConfig) -> None:
@@ -94,6 +95,7 @@ class PatchGCN(MILModel):
         self.dropout = Dropout(config.dropout)
 
     def prepare(self, bag: Bag) -> Bag:
+        bag = super().prepare(bag)
         if "adjacency" in bag.extras:
             return bag
         edges = given_edges(bag)
@@ -118,11 +120,11 @@ class PatchGCN(MILModel):
         return tile_by_tile(lambda rows: self.dropout(functional.relu(self.join(rows))), joined)
 
     def attend(self, bag: Bag) -> Tensor:
-        return tile_by_tile(self.attention, self.tiles(self.graph_maps(bag)), dim=1)
+        return self.smooth_scores(tile_by_tile(self.attention, self.tiles(self.graph_maps(bag)), dim=1), bag)
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.tiles(self.graph_maps(bag))
-        scores = tile_by_tile(self.attention, tiles, dim=1)
+        scores = self.smooth_scores(tile_by_tile(self.attention, tiles, dim=1), bag)
         pooled = (self.normalizer(scores).to(tiles.dtype) @ tiles).squeeze(0)
         embedding = pooled if self.rho is None else functional.relu(self.rho(pooled))
         return Output(self.head(embedding), scores, embedding)

@@ -74,6 +74,7 @@ class PSMIL(AttentionPoolModel):
 
     config_type = PSMILConfig
     score_axes = ("branch",)
+    smooths = ()
     config: PSMILConfig
     prototypes: Tensor
     initialized: Tensor

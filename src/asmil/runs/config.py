@@ -152,6 +152,28 @@ class AttentionConfig(NormalizerConfig):
     )
 
 
+class SmoothingConfig(Settings):
+    """Smooths over touching tiles what becomes attention (Sm, see `sm_abmil`); needs coordinates."""
+
+    where: Literal["none", "early", "late"] = Field(
+        "none", description="early: the embedded tiles; late: the scores, before the normalizer; none: no smoothing"
+    )
+    alpha: float = Field(0.5, gt=0, lt=1, description="how strongly neighbors count; the start of a trainable alpha")
+    train_alpha: bool = Field(True, description="learn alpha, or keep it")
+    steps: int = Field(10, ge=1, description="steps of the approximate form")
+    exact: bool = Field(False, description="solve the smoothing exactly instead of `steps` steps")
+
+    @model_validator(mode="after")
+    def _check(self) -> SmoothingConfig:
+        fields = type(self).model_fields
+        changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        if changed and self.where == "none":
+            raise ValueError(f"{changed[0]} has no effect with where = none; set where to early or late")
+        if self.exact and "steps" in changed:
+            raise ValueError("steps belongs to the approximate form; leave it out, or set exact to false")
+        return self
+
+
 class AnchorConfig(NormalizerConfig):
     """The anchor that regularizes the attention; `normalizer: none` trains without an anchor."""
 
@@ -383,6 +405,7 @@ class RunConfig(Settings):
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig = TrainingConfig()
     attention: AttentionConfig = AttentionConfig()
+    smoothing: SmoothingConfig = SmoothingConfig()
     anchor: AnchorConfig = AnchorConfig()
     stabilizers: StabilizersConfig = StabilizersConfig()
     data: DataConfig = DataConfig()

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from asmil.models.base import MILModel
+from asmil.models.blocks.smoothing import Smoothing
 from asmil.models.registry import build
 from asmil.runs.config import RunConfig
 
@@ -18,4 +19,8 @@ def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) 
     normalizer = config.attention.build_normalizer()
     if normalizer is not None:
         model.use_normalizer(normalizer)
+    asked = config.smoothing
+    if asked.where != "none":
+        smoothing = Smoothing(asked.alpha, asked.steps, exact=asked.exact, trainable=asked.train_alpha)
+        model.use_smoothing(smoothing, asked.where)
     return model

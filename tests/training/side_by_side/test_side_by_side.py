@@ -26,8 +26,8 @@ from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, oth
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil",
+    "abmil", "abmilx", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
+    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
     "additive_mil": "with every bag",
@@ -40,7 +40,7 @@ OBSTACLES = {
     "mhim": "several stages",
     "simple_mil": "step to step",
 }
-NEEDS_COORDINATES = {"camil", "patch_gcn"}
+NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
 
 
@@ -160,7 +160,7 @@ def settings(name: str, preset: str = "paper", model=None, **sections):
     small = {key: value for key, value in SMALL.items() if key in fields}
     if name == "linear":
         small.pop("inner")
-    if name == "psmil":
+    if name in ("psmil", "sm_abmil"):
         small["embedding_layers"] = 1
     training = {"epochs": 2, "device": "cpu", **sections.pop("training", {})}
     return resolve(name, preset, {"model": small | (model or {}), "training": training, **sections})

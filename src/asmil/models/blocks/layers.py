@@ -20,11 +20,12 @@ from torch.nn import functional
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.randomness import draws_batched
 
-Activation = Literal["relu", "gelu", "tanh"]
+Activation = Literal["relu", "gelu", "tanh", "leaky_relu"]
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "tanh": torch.tanh,
+    "leaky_relu": functional.leaky_relu,
 }
 CHUNK_TILES = 16_384
 

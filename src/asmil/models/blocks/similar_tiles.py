@@ -1,0 +1,48 @@
+"""For every tile the k tiles with the largest dot products, without an N x N matrix.
+
+The products are computed for some rows at a time. Among equal products the tiles with lower indices come first, so that
+the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asmil.models.blocks.exporting import is_exporting
+from asmil.models.blocks.layers import full_precision
+from asmil.models.blocks.randomness import draws_batched
+
+BLOCK_VALUES = {"cpu": 2**22, "cuda": 2**26}
+"""How many products are computed at once."""
+
+
+@torch.no_grad()
+def most_similar(queries: Tensor, keys: Tensor, k: int) -> Tensor:
+    """N x d, N x d -> N x min(k, N): for every query the indices of the keys, the largest product first.
+
+    An exported model always gives k indices, -1 beyond the tiles of a small bag.
+    """
+    with full_precision(queries):
+        if is_exporting():
+            products = functional.pad(queries @ keys.t(), (0, k), value=-torch.inf)
+            values, indices = products.topk(k, dim=1)
+            return indices.masked_fill(values == -torch.inf, -1)
+        n_tiles = keys.shape[0]
+        if draws_batched():  # no value of a single bag can be read
+            return (queries @ keys.t()).topk(min(k, n_tiles), dim=1).indices
+        rows = max(1, BLOCK_VALUES.get(queries.device.type, BLOCK_VALUES["cuda"]) // n_tiles)
+        return torch.cat([_largest(some @ keys.t(), min(k, n_tiles)) for some in queries.split(rows)])
+
+
+def _largest(products: Tensor, k: int) -> Tensor:
+    """n x N -> n x k, by (largest product, lowest index)."""
+    values, indices = products.topk(k, dim=1)
+    indices, order = indices.sort(dim=1)
+    order = values.gather(1, order).argsort(dim=1, descending=True, stable=True)
+    indices = indices.gather(1, order)
+    tied = (products >= values[:, -1:]).sum(dim=1) > k
+    if bool(tied.any()):
+        indices[tied] = products[tied].argsort(dim=1, descending=True, stable=True)[:, :k]
+    return indices

@@ -1,0 +1,191 @@
+"""Sm: values of tiles smoothed over neighboring tiles (Castro-Macias et al., 2024).
+
+    w_ij = 1 for the up to 8 tiles around tile i on the grid, A_ij = w_ij / sqrt(deg_i deg_j),   L = I - A
+    Sm(U) = the G that minimizes ||G - U||^2 + gamma tr(G^T L G),   gamma = alpha / (1 - alpha)
+          = (1 - alpha) (I - alpha A)^-1 U                                        exact
+    G_0 = U,   G_t = alpha A G_{t-1} + (1 - alpha) U,   t = 1 .. T                approximate
+
+alpha is between 0 (U itself) and 1. The operator is linear in U and symmetric, so the gradient of U is the smoothed
+gradient of the result g, and
+
+    dalpha = <g, D_T>,   D_0 = 0,   D_t = A G_{t-1} + alpha A D_{t-1} - U         approximate
+    dalpha = <Sm(g), A G - U> / (1 - alpha)                                       exact
+
+so no step is kept for the backward pass. The exact form is solved by conjugate gradients. Channels are processed in
+blocks. A tile without neighbors is multiplied by 1 - alpha; a bag of one tile keeps its values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
+from asmil.models.blocks.layers import floating, full_precision
+from asmil.models.blocks.neighbors import given_edges, nearest_edges
+
+GRAPH = "smoothing_graph"
+"""Key of a bag's extras with A, as `adjacency` gives it."""
+CHANNELS = 128
+PRECISION = 1e-7
+MOST_ITERATIONS = 1000
+AROUND = 8
+WITHIN = 1.5
+"""Tiles up to sqrt(2) strides apart touch each other; the next are 2 strides apart."""
+
+
+def with_graph(bag: Bag, method: str, *, own_edges: bool = False) -> Bag:
+    """The bag with A in its extras.
+
+    method: for the error message
+    own_edges: use the bag's own `edges` and `edge_weights` (all of A) where it has them
+    """
+    if GRAPH in bag.extras:
+        return bag
+    edges, weights = (given_edges(bag), bag.extras.get("edge_weights")) if own_edges else (None, None)
+    if edges is None:
+        edges, weights = touching(bag, method), None
+    if len(bag) == 1 and weights is None:
+        edges = torch.zeros(2, 1, dtype=torch.int64, device=bag.features.device)
+    if weights is None:
+        degrees = torch.bincount(edges[0], minlength=len(bag)).double()
+        weights = (degrees[edges[0]] * degrees[edges[1]]).rsqrt().float()
+    elif len(weights) != edges.shape[1]:
+        raise AsmilError(f"{bag.id}: {len(weights)} edge weights for {edges.shape[1]} edges; they must match")
+    matrix = adjacency(edges[0], edges[1], len(bag), weights)
+    return replace(bag, extras={**bag.extras, GRAPH: matrix})
+
+
+def touching(bag: Bag, method: str) -> Tensor:
+    """The tiles that touch each other, in both directions: 2 x E, [center, neighbor].
+
+    They are at most `WITHIN` strides apart; the stride of a bag is the median distance of a tile to the nearest other.
+    """
+    edges = nearest_edges(bag, AROUND, method)
+    if edges.shape[1] == 0:
+        return edges
+    assert bag.places is not None
+    places = bag.places.to(edges.device).double()
+    distances = (places[edges[0]] - places[edges[1]]).norm(dim=1)
+    nearest = torch.full((len(bag),), torch.inf, dtype=torch.float64, device=edges.device)
+    nearest.scatter_reduce_(0, edges[0], distances.masked_fill(distances == 0, torch.inf), "amin")
+    known = nearest[nearest.isfinite()]
+    stride = known.median() if len(known) else 0.0
+    near = edges[:, distances <= WITHIN * stride]
+    both = torch.cat([near, near.flip(0)], dim=1)
+    numbers = (both[0] * len(bag) + both[1]).unique()
+    return torch.stack([numbers // len(bag), numbers % len(bag)])
+
+
+class Smoothing(nn.Module):
+    """Sm of the module's text: N x m and A -> N x m, in float32 at least.
+
+    alpha: how strongly the neighbors count, the start of a trainable one
+    steps: T of the approximate form
+    """
+
+    logit: Tensor
+
+    def __init__(self, alpha: float, steps: int, *, exact: bool, trainable: bool) -> None:
+        super().__init__()
+        self.steps = steps
+        self.exact = exact
+        logit = torch.tensor(math.log(alpha / (1 - alpha)))
+        if trainable:
+            self.logit = nn.Parameter(logit)
+        else:
+            self.register_buffer("logit", logit)
+
+    @property
+    def alpha(self) -> Tensor:
+        """alpha, between 0 and 1."""
+        return torch.sigmoid(floating(self.logit))
+
+    def forward(self, values: Tensor, matrix: Adjacency) -> Tensor:
+        return smooth(values, matrix, self.alpha, None if self.exact else self.steps)
+
+
+def smooth(values: Tensor, matrix: Adjacency, alpha: Tensor, steps: int | None) -> Tensor:
+    """Sm of N x m values; steps: T of the approximate form, None: the exact form."""
+    values = floating(values)
+    with full_precision(values):
+        return _Smooth.apply(values, alpha.to(values.device, values.dtype), matrix, steps)  # type: ignore[no-untyped-call]
+
+
+class _Smooth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int | None) -> Tensor:
+        result = _by_channels(lambda part: _smoothed(part, alpha, matrix, steps), values)
+        for_alpha = [values, result] if steps is None else [values]
+        ctx.save_for_backward(alpha, *(for_alpha if ctx.needs_input_grad[1] else []))
+        ctx.matrix, ctx.steps = matrix, steps
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        (gradient,), (alpha, *kept) = upstream, ctx.saved_tensors
+        matrix, steps = ctx.matrix, ctx.steps
+        smoothed = _by_channels(lambda part: _smoothed(part, alpha, matrix, steps), gradient)
+        if not kept:
+            return smoothed, None, None, None
+        if steps is None:
+            values, result = kept
+            d_alpha = _by_channels(lambda g, u, s: _dot(s, weighted_sum(matrix, g) - u), result, values, smoothed)
+            return smoothed, d_alpha.sum() / (1 - alpha), None, None
+        d_alpha = _by_channels(lambda g, u: _dot(g, _change(u, alpha, matrix, steps)), gradient, kept[0])
+        return smoothed, d_alpha.sum(), None, None
+
+
+def _by_channels(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    """`function(*values)` for a function that treats every channel (column) on its own, in blocks."""
+    parts = zip(*(value.split(CHANNELS, dim=1) for value in values), strict=True)
+    return torch.cat([function(*(part.contiguous() for part in block)) for block in parts], dim=1)
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    """The sums over tiles of the products, 1 x m."""
+    return (left * right).sum(dim=0, keepdim=True)
+
+
+def _smoothed(values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int | None) -> Tensor:
+    if steps is None:
+        return _solved(values * (1 - alpha), alpha, matrix)
+    result = values
+    for _ in range(steps):
+        result = torch.lerp(values, weighted_sum(matrix, result), alpha)
+    return result
+
+
+def _change(values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int) -> Tensor:
+    """D_T of the module's text: the derivative of the approximate form by alpha."""
+    result, change = values, torch.zeros_like(values)
+    for _ in range(steps):
+        around, around_change = weighted_sum(matrix, torch.cat([result, change], dim=1)).chunk(2, dim=1)
+        change = around + alpha * around_change - values
+        result = torch.lerp(values, around, alpha)
+    return change
+
+
+def _solved(right: Tensor, alpha: Tensor, matrix: Adjacency) -> Tensor:
+    """x with (I - alpha A) x = right, by conjugate gradients, every channel on its own."""
+    x, residual, direction = torch.zeros_like(right), right, right
+    size = _dot(residual, residual)
+    enough = size * PRECISION**2
+    for _ in range(MOST_ITERATIONS):
+        if bool((size <= enough).all()):
+            break
+        image = direction - alpha * weighted_sum(matrix, direction)
+        # a channel that is solved, such as one of zeros, stays as it is
+        open_channels = size > enough
+        step = torch.where(open_channels, size / _dot(direction, image).masked_fill(~open_channels, 1), 0)
+        x, residual = x + step * direction, residual - step * image
+        before, size = size, _dot(residual, residual)
+        direction = residual + size / before.masked_fill(before == 0, 1) * direction
+    return x

@@ -1,0 +1,79 @@
+"""Smoothing as an option of methods: early and late, with an anchor, and refused where it is not possible."""
+
+import pytest
+import torch
+
+from asmil import Anchor, AsmilError, Bag, methods
+from asmil.models.blocks.smoothing import GRAPH
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
+
+WIDTH = 24
+BOTH = ["abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil"]
+LATE = [*BOTH, "abmilx", "camil", "patch_gcn", "wikg"]
+
+
+def make(name, where, **options):
+    config = resolve(name, changes={"smoothing": {"where": where, **options} if where != "none" else {}})
+    return build_model(config, WIDTH, 3, seed=1)
+
+
+def make_bag(tiles=30, **fields):
+    place = torch.arange(tiles)
+    coords = 256 * torch.stack([place % 6, place // 6], dim=1)
+    features = torch.randn(tiles, WIDTH, generator=torch.Generator().manual_seed(0))
+    return Bag(features, coords, id="slide-5", **fields)
+
+
+def test_every_method_that_smooths_is_known():
+    can = {name: method.model.smooths for name, method in methods().items()}
+    assert {name for name, where in can.items() if "late" in where} == set(LATE)
+    assert {name for name, where in can.items() if "early" in where} == set(BOTH)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_late_smooths_the_scores_and_trains_alpha(name):
+    plain, smoothed = make(name, "none").eval(), make(name, "late", alpha=0.7, exact=True).eval()
+    bag = smoothed.prepare(make_bag())
+    output = smoothed(bag)
+    expected = smoothed.tile_smoothing(plain(plain.prepare(make_bag())).scores.t(), bag.extras[GRAPH]).t()
+    torch.testing.assert_close(output.scores, expected)
+    torch.testing.assert_close(smoothed.attend(bag), output.scores)
+    torch.testing.assert_close(smoothed(make_bag()).logits, output.logits)
+    output.logits.square().sum().backward()
+    assert smoothed.tile_smoothing.logit.grad.abs() > 0
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_early_is_the_method_on_smoothed_tiles(name):
+    model = make(name, "early").eval()
+    bag = model.prepare(make_bag())
+    tiles = model.tile_smoothing(model.embed(bag.features), bag.extras[GRAPH])
+    torch.testing.assert_close(model(bag).scores, model.score(tiles))
+    assert model.padding_from is None
+    assert not model.can_stream
+
+
+@pytest.mark.parametrize("where", ["early", "late"])
+def test_an_anchor_smooths_its_own_scores(where):
+    model = make("abmil", where)
+    bag = model.prepare(make_bag())
+    anchor = Anchor(model, momentum=0.5)
+    torch.testing.assert_close(anchor.attend(bag), model.attend(bag))
+    with torch.no_grad():
+        model.tile_smoothing.logit.add_(2.0)
+    assert not torch.allclose(anchor.attend(bag), model.attend(bag))
+    anchor.update(model)
+    assert anchor.copy.tile_smoothing.logit.item() == pytest.approx(1.0)
+
+
+def test_mistakes_are_named():
+    model = make("abmil", "late")
+    with pytest.raises(AsmilError, match=r"slide-9.*smoothing\.where.*coordinates"):
+        model(Bag(torch.randn(4, WIDTH), id="slide-9"))
+    with pytest.raises(AsmilError, match=r"TransMIL.*smoothing\.where"):
+        make("transmil", "late")
+    with pytest.raises(AsmilError, match="alpha"):
+        resolve("abmil", changes={"smoothing": {"alpha": 0.9}})
+    with pytest.raises(AsmilError, match="steps"):
+        resolve("abmil", changes={"smoothing": {"where": "late", "exact": True, "steps": 3}})
