@@ -87,6 +87,7 @@ def test_methods_of_the_table_have_one_width_and_one_training():
         (["mi_smv"], {}, "'mi_smv'.*'mi_svm'"),
         (["abmil"], {"folds": 3}, "give --folds"),
         (["abmil"], {"training": {"seed": 3}}, "give --seed"),
+        (["abmil"], {"data": {"covariates": "age"}}, "data.covariates"),
         (["abmil"], {"model": {"tokens": 3}}, "unknown setting 'model.tokens'"),
     ],
 )

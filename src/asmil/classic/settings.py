@@ -39,6 +39,8 @@ MODELS: dict[str, dict[str, Any]] = {
 """What differs from a method's own defaults; a method that is not here gets `inner`, if it has such a setting."""
 
 DEFAULT_METHODS = (*MODELS, *BASELINES)
+USED = ("model", "training", "attention", "anchor", "stabilizers")
+"""The sections of the settings that the benchmark uses."""
 _ELSEWHERE = {"folds": "--folds", "seeds": "--seeds", "training.seed": "--seed"}
 
 
@@ -63,8 +65,7 @@ class Contender:
         if self.config is None:
             return dict(BASELINES[self.method].settings)
         tree = self.config.model_dump(mode="json")
-        used = ("model", "training", "attention", "anchor", "stabilizers")
-        values = flat({part: tree[part] for part in used})
+        values = flat({part: tree[part] for part in USED})
         return {name: value for name, value in values.items() if name not in ("training.seed", "training.device")}
 
 
@@ -73,6 +74,9 @@ def contenders(names: Iterable[str], presets: Iterable[str], changes: Mapping[st
     for setting, option in _ELSEWHERE.items():
         if setting in flat(changes):
             raise AsmilError(f"--set {setting}: the benchmark makes its own folds and seeds; give {option}")
+    for setting in flat(changes):
+        if setting.partition(".")[0] not in USED:
+            raise AsmilError(f"--set {setting}: the benchmark does not use it; it takes settings of {', '.join(USED)}")
     known = [*methods(), *BASELINES]
     rows: list[Contender] = []
     for name in dict.fromkeys(names):
