@@ -39,10 +39,9 @@ HONORED_METHODS = {
         "linear",
         "max_pooling",
         "mean_pooling",
-        "simlp",
     },
     "side_by_side": set(methods())
-    - {"aem", "camil", "deepattnmisl", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil", "sm_abmil"},
+    - {"aem", "camil", "deepattnmisl", "dgr_mil", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil", "sm_abmil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 

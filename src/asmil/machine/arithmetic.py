@@ -76,7 +76,7 @@ def _pause_helpers() -> ctypes._NamedFuncPointer | None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None
-    beside_torch = str(Path(torch.__file__).parent)
+    beside_torch = str(Path(torch.__file__).resolve().parent)
     loaded = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libgomp" in line}
     of_torch = sorted(path for path in loaded if path.startswith(beside_torch)) or sorted(loaded)
     return getattr(ctypes.CDLL(of_torch[0]), "omp_pause_resource_all", None) if of_torch else None

@@ -77,6 +77,7 @@ class ABMILX(MILModel):
     config_type = ABMILXConfig
     score_axes = ("head",)
     smooths = ("late",)
+    records_steps = False  # padding costs N^2 products; bags without padding have fused attention
     config: ABMILXConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: ABMILXConfig) -> None:

@@ -122,6 +122,8 @@ class MILModel(nn.Module):
     """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
     smooths: ClassVar[tuple[str, ...]] = ()
     """What `use_smoothing` can smooth: `early` the embedded tiles, `late` the scores."""
+    records_steps: ClassVar[bool] = True
+    """Whether its steps may be recorded as CUDA graphs, if its bags can be padded."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     maps_predicted_class: bool = False

@@ -82,6 +82,7 @@ class CAPRMIL(MILModel):
     """CAPRMIL; see the module's text for the formulas."""
 
     config_type = CAPRMILConfig
+    records_steps = False  # not tried on a GPU
     config: CAPRMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: CAPRMILConfig) -> None:

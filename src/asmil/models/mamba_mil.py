@@ -170,6 +170,7 @@ class MambaMIL(MILModel):
     """Mamba MIL; see the module's text for the formulas."""
 
     config_type = MambaMILConfig
+    records_steps = False  # not tried on a GPU
     score_axes = ("branch",)
     config: MambaMILConfig
 

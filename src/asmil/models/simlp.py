@@ -59,6 +59,7 @@ class SiMLP(MILModel):
     """SiMLP; see the module's text for the formulas."""
 
     config_type = SiMLPConfig
+    records_steps = False  # not tried on a GPU
     map_kinds = ("contribution",)
     weighted_instance_logits = True
     config: SiMLPConfig

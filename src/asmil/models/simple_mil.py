@@ -113,6 +113,7 @@ class SimpleMIL(AttentionPoolModel):
 
     config_type = SimpleMILConfig
     score_axes = ("window",)
+    smooths = ()
     map_kinds = ("attention", "attention_std")
     config: SimpleMILConfig
     attention: ScoreNetwork

@@ -36,7 +36,7 @@ _FREE_TO_CHANGE = {
 }
 """Settings that may change when a run resumes: they do not affect its results."""
 
-_ADDED = ("attention", "stabilizers", "record", "nested", "init")
+_ADDED = ("attention", "stabilizers", "record", "nested", "init", "smoothing")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
 
 _NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}

@@ -15,7 +15,6 @@ import torch
 from pydantic import BaseModel
 
 from asmil.machine.bf16 import has_bf16
-from asmil.models.abmilx import ABMILX
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.runs.config import RunConfig
@@ -124,8 +123,7 @@ def _graphed_limits(config: RunConfig, model: MILModel, task: Task) -> dict[str,
         f"{config.method} with these settings: its bags cannot be padded": all(
             part.padding_from is not None for part in stages
         ),
-        # padding would cost N^2 products, and the fused attention of bags without padding is faster
-        "methods that compare all tiles with all": not isinstance(model, ABMILX),
+        f"{config.method}, whose steps are not recorded": all(part.records_steps for part in stages),
         "methods whose steps differ from each other": all(part.steps_alike for part in stages),
         f"training.batch = {training.batch} with {config.method}": not routed,
         f"training.optimizer = {training.optimizer}": training.optimizer in ("adam", "adamw"),
