@@ -60,7 +60,13 @@ def test_an_encoder_survives_its_file():
 
 @pytest.mark.parametrize(
     ("cells", "kind"),
-    [(("50", "61.5", "NA", "unknown"), "number"), (("I", "II", "III"), "category"), (("1", "2", "1"), "number")],
+    [
+        (("50", "61.5", "NA", "unknown"), "number"),
+        (("I", "II", "III"), "category"),
+        (("1", "2", "1"), "number"),
+        (("male", "unknown", "female"), "category"),
+        (("none", "yes"), "category"),
+    ],
 )
 def test_values_decide_the_kind(cells, kind):
     assert with_kinds(Path("m.csv"), units(*cells), [Covariate("age")]) == (Covariate("age", kind),)
@@ -74,6 +80,7 @@ def test_values_decide_the_kind(cells, kind):
         (("Male", "male"), None, "Male"),
         (tuple(f"text {i}" for i in range(40)), None, "40"),
         (("I", "II"), "number", "I"),
+        (("unknown", "unknown"), None, "unknown"),
     ],
 )
 def test_unusable_values_are_named(cells, given, named):
@@ -110,3 +117,21 @@ def test_columns_of_the_manifest(tmp_path):
         with pytest.raises(AsmilError, match=f"'{name}'") as error:
             load_cohort(manifest, kind="survival", covariates=[name])
         assert str(manifest) in str(error.value)
+
+
+def test_a_column_is_not_taken_from_another_one(tmp_path):
+    manifest = write_cohort(tmp_path, "classification")
+    table = pd.read_csv(manifest)
+    table["partner.age"], table["grade"] = 40, 2.0
+    table.to_csv(manifest, index=False)
+    with pytest.raises(AsmilError, match="'age'"):
+        load_cohort(manifest, covariates=["age"])
+    with pytest.raises(AsmilError, match="Grade"):
+        load_cohort(manifest, covariates=["grade", "Grade"])
+    assert load_cohort(manifest, covariates=["grade"]).slides[0].covariates == {"grade": "2"}  # pandas writes 2.0
+
+
+def test_a_column_without_values_in_training_is_not_used():
+    for covariate in (AGE, SEX):
+        (column,) = CovariateEncoder.fit([covariate], [{covariate.name: ""}] * 2).columns
+        assert "not used" in column.doubt("63")

@@ -17,6 +17,8 @@ from asmil.tasks.regression import Regression
 WIDTH = 24
 TASK = Classification(("a", "b", "c"))
 NO_LOGIT = {
+    "additive_mil",
+    "dtfd",
     "sm_abmil",
     "wikg",
     "abmilx",

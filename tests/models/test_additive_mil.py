@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from asmil import Anchor, Bag, build, infer
+from asmil import Anchor, AsmilError, Bag, build, infer
 from asmil.explain.kinds import explain_bag
 from asmil.tasks.classification import Classification
 
@@ -60,3 +60,16 @@ def test_an_anchor_takes_over_the_statistics():
     anchor.loss(bag, model(bag).scores)
     anchor.update(model)
     torch.testing.assert_close(anchor.copy.scorer[1].running_mean, model.scorer[1].running_mean)
+
+
+def test_the_state_of_its_anchor_can_be_loaded():
+    model, bag = make().train(), Bag(torch.randn(7, 12))
+    anchor = Anchor(model)
+    anchor.loss(bag, model(bag).scores)
+    state = {name: value.clone() for name, value in anchor.state_dict().items()}
+    Anchor(make()).load_state_dict(state)
+
+
+def test_shares_of_three_classes_have_no_margin():
+    with pytest.raises(AsmilError, match="two classes"):
+        explain_bag(make(3), Classification(["x", "y", "z"]), Bag(torch.randn(7, 12)), "attention_logit", "y")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from asmil import Anchor, AsmilError, Bag, methods
-from asmil.models.blocks.smoothing import GRAPH
+from asmil.models.blocks.smoothing import GRAPH, touching
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 
@@ -77,3 +77,23 @@ def test_mistakes_are_named():
         resolve("abmil", changes={"smoothing": {"alpha": 0.9}})
     with pytest.raises(AsmilError, match="steps"):
         resolve("abmil", changes={"smoothing": {"where": "late", "exact": True, "steps": 3}})
+
+
+def test_neighbors_touch_in_every_slide_of_a_patient_and_in_a_part_of_the_tiles():
+    place = torch.arange(400)
+    coords = torch.stack([place % 20, place // 20], dim=1)
+    slides = torch.cat([torch.zeros(400), torch.ones(400)]).long()
+    both = Bag(torch.randn(800, 3), torch.cat([256 * coords, 512 * coords]), slide_index=slides)
+    degrees = torch.bincount(touching(both, "test")[0], minlength=800)
+    assert degrees[:400].tolist() == degrees[400:].tolist()
+    part = torch.randperm(400, generator=torch.Generator().manual_seed(0))[:80].sort().values
+    some = Bag(torch.randn(80, 3), 256 * coords[part])
+    first, second = some.coords[touching(some, "test")].double()
+    assert (first - second).norm(dim=1).max() <= 1.5 * 256
+
+
+def test_a_readout_without_scores_refuses_smoothing():
+    with pytest.raises(AsmilError, match="late"):
+        build_model(
+            resolve("wikg", changes={"smoothing": {"where": "late"}, "model": {"readout": "mean"}}), WIDTH, 3, 1
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -18,6 +19,7 @@ from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, Slide, cohort_from_features
 from asmil.cohort.problems import raise_errors
 from asmil.cohort.source import FeatureSource
+from asmil.cohort.table import cell_of
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
@@ -30,7 +32,7 @@ from asmil.models.own_method import method_name
 from asmil.reporting import Estimate, Interval
 from asmil.runs.attention_file import AttentionRecord, read_attention
 from asmil.runs.bundle import read_bundle
-from asmil.runs.prediction import SlidePrediction, covariates_of, predict_bag
+from asmil.runs.prediction import SlidePrediction, covariates_of, doubtful_covariates, predict_bag
 from asmil.runs.run import Run
 from asmil.tasks.base import TaskKind
 
@@ -235,9 +237,15 @@ class TrainedRun:
         if isinstance(slides, _BAG_TYPES):
             with_map = all(model.has_tile_map for model in self._run.models)
             bag = as_bag(slides)
-            cells = {name: "" if value is None else str(value) for name, value in (covariates or {}).items()}
+            used = self._run.settings.covariates
+            if unknown := sorted(set(covariates or {}) - set(used)):
+                has = f"it uses {', '.join(used)}" if used else "it uses none"
+                raise AsmilError(f"the run has no covariate {unknown[0]!r}; {has}")
+            cells = {name: cell_of(value) for name, value in (covariates or {}).items()}
             unit = Unit.of_slide(Slide(bag.id, bag.id, None, FeatureSource(Path()), covariates=cells))
-            return predict_bag(self._run, bag, attention=with_map, covariates=covariates_of(self._run, unit))
+            known = covariates_of(self._run, unit)
+            predicted = predict_bag(self._run, bag, attention=with_map, covariates=known)
+            return replace(predicted, notes="; ".join(doubtful_covariates(self._run, known)))
         if covariates is not None:
             raise AsmilError("covariates are given for a single bag; for several slides they are columns of a table")
         if not isinstance(slides, Cohort | Path | str):

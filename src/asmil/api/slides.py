@@ -62,6 +62,7 @@ def tissue(
     asked = {"mpp": mpp, "tissue": _tissue(method, preset, "--method", tissue_files), "tiling": sizes}
     asked |= {"measure_quality": True} if quality else {}
     config = parse_settings(SurveyConfig, merge(asked, tree(settings)))
+    _refuse_two_methods("--method", tissue_files, config.tissue.method)
     files, done = _with_tissue(find_slides(Path(slides)), tissue_files), DoneBefore(again)
     engine = survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout)
     with progress_bar("slides", not progress) as show:
@@ -75,6 +76,11 @@ def _tissue_files(method: str | None) -> Path | None:
     if method is None or method in TISSUE_METHODS or not Path(method).exists():
         return None
     return Path(method)
+
+
+def _refuse_two_methods(option: str, tissue_files: Path | None, method: str) -> None:
+    if tissue_files is not None and method != "files":
+        raise AsmilError(f"{option} {tissue_files} is a folder, but tissue.method is {method}; leave one of them out")
 
 
 def _with_tissue(slides: list[SlideFile], tissue_files: Path | None) -> list[SlideFile]:
@@ -172,6 +178,7 @@ def extract(
     asked: dict[str, Any] = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
     asked |= {"leave_out": sorted(set(leave_out))} if leave_out else {}
     config = _extraction_config(asked, sizes, tree(settings))
+    _refuse_two_methods("--tissue", tissue_files, config.tissue.method)
     files = part_of(with_mpp(find_slides(Path(slides)), mpp), shard)
     if not files:
         raise AsmilError(f"--shard {shard}: there are fewer slides than parts; give fewer parts")

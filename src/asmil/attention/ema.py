@@ -119,6 +119,8 @@ class EmaCopy(Stabilizer):
                 module = self.copy.get_submodule(owner)
                 if leaf in module._non_persistent_buffers_set:
                     continue  # no part of a state, and perhaps read without an operation (its type, its device)
+                if leaf == "num_batches_tracked":
+                    continue  # torch adds it again when a state without it is loaded
                 table = module._parameters if leaf in module._parameters else module._buffers
                 table[leaf] = None
                 self._averages.pop(name, None)

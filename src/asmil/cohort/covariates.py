@@ -84,7 +84,11 @@ def _with_kind(path: Path, units: Sequence[Unit], covariate: Covariate) -> Covar
     if not values:
         fail(path, f"the covariate '{name}' has no values", "leave it out")
     texts = [cell for cell in values if number(cell) is None and folded(cell) not in DOUBTFUL]
-    if covariate.kind == "number" or (covariate.kind is None and 0 < len(texts) < len(values)):
+    numbers = [cell for cell in values if number(cell) is not None]
+    if not texts and not numbers and covariate.kind != "category":
+        what = f"the covariate '{name}' has only {listed(sorted(set(values)))}"
+        fail(path, what, f"leave it out, or give {name}:category")
+    if covariate.kind == "number" or (covariate.kind is None and texts and numbers):
         if texts:
             what = f"the covariate '{name}' has numbers, but also {listed(sorted(set(texts)))}"
             fail(path, what, f"correct these cells, empty them if they are unknown, or give {name}:category")
@@ -152,6 +156,10 @@ class _Column(BaseModel):
         return [*values, *([(0.0 if is_known else 1.0) - self.missing] if self.missing else [])]
 
 
+def _unused(name: str) -> str:
+    return f"{name} is not used, since no training bag has a value"
+
+
 class NumberColumn(_Column):
     """A number, standardized by the training bags; an sd of 0 means that they all have the same value."""
 
@@ -180,6 +188,8 @@ class NumberColumn(_Column):
     def doubt(self, cell: str) -> str:
         """Why a cell may be misread; empty if there is no reason."""
         value = number(cell)
+        if self.missing == 1:
+            return _unused(self.name)
         if value is None:
             text = f" ('{cell}')" if cell and not is_missing(cell) and folded(cell) not in DOUBTFUL else ""
             return f"{self.name} is missing{text}, so the median {self.median:g} is used"
@@ -220,6 +230,8 @@ class CategoryColumn(_Column):
 
     def doubt(self, cell: str) -> str:
         """Why a cell may be misread; empty if there is no reason."""
+        if self.missing == 1:
+            return _unused(self.name)
         if cell in self.levels:
             return ""
         what = f"{self.name} is missing" if is_empty(cell) else f"{self.name} = '{cell}' is not in the training bags"

@@ -19,6 +19,7 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
     EVENTS,
     OUTCOME_COLUMNS,
+    cell_of,
     column_problems,
     is_missing,
     label_names,
@@ -266,7 +267,7 @@ def _in_order(labels: set[str | None]) -> tuple[str, ...]:
 
 def covariate_columns(table: Columns, covariates: Sequence[str], kind: TaskKind | None) -> dict[str, str]:
     """The columns of covariates, by the names that the user gives; a missing column and an outcome are errors."""
-    columns = {}
+    columns: dict[str, str] = {}
     outcomes = {*table.labels, *((table.named([name]) for name in FOLLOW_UP) if kind == "survival" else ())}
     for name in covariates:
         column = table.spelled_like(name)
@@ -277,6 +278,8 @@ def covariate_columns(table: Columns, covariates: Sequence[str], kind: TaskKind 
             fail(
                 table.path, f"column '{name}' cannot be a covariate, since it is read as something else", "leave it out"
             )
+        if column in columns.values():
+            fail(table.path, f"the covariate '{name}' is the same column as another one", "give it once")
         columns[name] = column
     return columns
 
@@ -298,7 +301,7 @@ def slide_of_row(row: Mapping[str, str], source: FeatureSource, covariates: Mapp
         fold=whole_number(row.get("fold", "")),
         time=number(row.get("time", "")),
         event=EVENTS.get(row.get("event", "").lower()),
-        covariates={name: row[column] for name, column in (covariates or {}).items()},
+        covariates={name: cell_of(row[column]) for name, column in (covariates or {}).items()},
     )
 
 

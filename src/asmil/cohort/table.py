@@ -176,6 +176,13 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def cell_of(value: object) -> str:
+    """A value as the text of a cell; numbers are written in one way, so that the levels 1 and 1.0 are the same."""
+    text = "" if value is None else str(value).strip()
+    as_number = number(text)
+    return text if as_number is None else f"{as_number:.15g}"
+
+
 def positive(text: str) -> float | None:
     """The positive number in a cell; None for anything else."""
     value = number(text)

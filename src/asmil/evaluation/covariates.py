@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from asmil.evaluation.comparison.compare import scores_and_differences
 from asmil.evaluation.comparison.pairing import pair_runs
 from asmil.evaluation.run_evaluation import Request
@@ -10,11 +12,11 @@ from asmil.runs.covariates import COVARIATES, IMAGE
 from asmil.runs.run import Run
 
 
-def compare_terms(run: Run, asked: Request) -> TermComparison | None:
-    """The terms of a run on its test or validation set; None if the run has no covariates."""
-    table = run.term_predictions
-    if table is None:
-        return None
+def compare_terms(run: Run, table: pd.DataFrame, asked: Request) -> TermComparison:
+    """The terms of a run with covariates on its test or validation set.
+
+    table: the predictions of the terms
+    """
     terms = {BOTH: run, **{term: run.with_predictions(table[table["term"] == term]) for term in (IMAGE, COVARIATES)}}
     paired = pair_runs(list(terms.values()), asked, list(terms))
     scores, differences = scores_and_differences(paired, [(BOTH, COVARIATES)], asked)

@@ -43,7 +43,14 @@ def evaluate_run(
         raise AsmilError(
             f"{opened.path}: --unit {unit} does not apply to a {opened.kind} run; train with --set data.unit={unit}"
         )
-    evaluation = replace(evaluator.evaluate(opened, request), terms=compare_terms(opened, request))
+    evaluation = evaluator.evaluate(opened, request)
+    of_terms = opened.term_predictions
+    if of_terms is not None:
+        try:
+            evaluation = replace(evaluation, terms=compare_terms(opened, of_terms, request))
+        except AsmilError as error:
+            what = f"Image and covariates were not compared: {error}"
+            evaluation = replace(evaluation, warnings=(*evaluation.warnings, what))
     if threshold_rule is None or opened.format.has_threshold:
         return evaluation
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."

@@ -146,16 +146,26 @@ def _explained_index(task: Task, logits: Tensor, name: str | None) -> int:
     return task.explained_names.index(name)
 
 
+SHARES_OF_LOGITS = ("contribution", "net_contribution")
+"""Maps of methods that split a logit among the tiles."""
 Computed = tuple[Tensor, tuple[str, ...]]
 
 
 def _own_map(asked: _Question, kind: str) -> Computed:
     """The method's own map; methods with one row per class take the row of the class with the highest logit."""
-    logits = asked.output.logits
-    if len(logits) > 1 and len(asked.task.explained_names) == len(logits):
+    logits, names = asked.output.logits, asked.task.explained_names
+    is_share = kind in SHARES_OF_LOGITS
+    if len(logits) > 1 and len(names) == len(logits):
         logits = torch.zeros_like(logits)
         logits[asked.index] = 1.0
-    return asked.model.tile_map(replace(asked.output, logits=logits), kind), ()
+    elif is_share and len(logits) > 1:
+        raise AsmilError(
+            f"{kind} splits the logit of one time bin, which is not the {names[asked.index]}; ask for gradient or "
+            "leave_one_out"
+        )
+    values = asked.model.tile_map(replace(asked.output, logits=logits), kind)
+    # one logit for two classes: what is for the second one is against the first
+    return (-values if is_share and len(logits) == 1 and len(names) == 2 and asked.index == 0 else values), ()
 
 
 def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device) -> Tensor | None:
@@ -190,6 +200,8 @@ def _attention_logit(asked: _Question) -> Computed:
 def _no_tile_logit(model: MILModel) -> str | None:
     if model.score_axes and not (pools_tiles(model) or model.classifies_tiles):
         return "the method has no logits of single tiles"
+    if model.weighted_instance_logits and model.n_outputs > 2:
+        return "its logits of tiles are shares of those of the bag, whose odds compare two classes"
     return _no_attention(model)
 
 

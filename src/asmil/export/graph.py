@@ -25,6 +25,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
+from asmil.models.base import of_one_class
 from asmil.runs.prediction import open_models
 from asmil.runs.run import Run
 from asmil.settings.documents import one_line
@@ -60,7 +61,8 @@ class RunGraph(nn.Module):
             by_model = [task.probabilities(output.logits.unsqueeze(0)) for task, output in pairs]
             answers.append(torch.cat([values for values in by_model if values is not None]).mean(dim=0).float())
         if self.has_tile_map:
-            maps = [trained.model.tile_map(output) for trained, output in zip(self.trained, outputs, strict=True)]
+            drawn = of_one_class(outputs)
+            maps = [trained.model.tile_map(output) for trained, output in zip(self.trained, drawn, strict=True)]
             answers.append(torch.stack(maps).mean(dim=0))
         return tuple(answers)
 

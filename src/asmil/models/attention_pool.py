@@ -12,7 +12,6 @@ memory of one chunk.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, sing
 class AttentionPoolModel(MILModel):
     """A method given by `embed`, `score` and `readout`; most have `embedding` and `attention` for the first two."""
 
-    smooths: ClassVar[tuple[str, ...]] = ("early", "late")
+    smooths: tuple[str, ...] = ("early", "late")
     embedding: TileEmbedding
     attention: nn.Module
 

@@ -75,6 +75,14 @@ def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
     return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
 
 
+def of_one_class(outputs: Sequence[Output]) -> list[Output]:
+    """The outputs of several models for a bag, each with the mean prediction as logits: their maps are of one class."""
+    if len(outputs) == 1 or len(outputs[0].logits) == 1:
+        return list(outputs)
+    mean = torch.stack([output.logits for output in outputs]).softmax(dim=-1).mean(dim=0)
+    return [replace(output, logits=mean.to(output.logits.dtype)) for output in outputs]
+
+
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     """The scores (A x N), minus infinity for padding."""
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
@@ -120,7 +128,7 @@ class MILModel(nn.Module):
     """The kinds of `tile_map`, the default first."""
     weighted_instance_logits: ClassVar[bool] = False
     """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
-    smooths: ClassVar[tuple[str, ...]] = ()
+    smooths: tuple[str, ...] = ()
     """What `use_smoothing` can smooth: `early` the embedded tiles, `late` the scores."""
     records_steps: ClassVar[bool] = True
     """Whether its steps may be recorded as CUDA graphs, if its bags can be padded."""

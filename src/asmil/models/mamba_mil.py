@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -58,6 +58,8 @@ STEP_SIZES = (0.001, 0.1)
 """The range of dt at the start, as Mamba initializes it."""
 MOST_CELLS = 256
 """Cells per tile that a grid may have; one that is emptier is a mistake in the coordinates or the step."""
+LARGEST_GRID = 1 << 24
+"""Cells of a grid of a given size."""
 
 
 class MambaMILConfig(EmbeddingConfig):
@@ -70,12 +72,20 @@ class MambaMILConfig(EmbeddingConfig):
     attention: int = Field(128, ge=1, description="width of the attention network")
     dropout: float = Field(0.25, ge=0, lt=1, description="on the embedding")
     init: Literal["official", "mamba"] = Field(
-        "official", description="of the step sizes; official: 0.69 for all tiles, mamba: 0.001 to 0.1"
+        "official", description="of the step sizes; official: around 0.69, mamba: 0.001 to 0.1"
     )
     grid_step: int | None = Field(None, ge=1, description="2d: size of a cell, in pixels; null: from the coordinates")
     grid_width: int | None = Field(None, ge=1, description="2d: of the grid of every slide, in pixels; null: its own")
     grid_height: int | None = Field(None, ge=1, description="2d: see `grid_width`")
     pool_empty_cells: bool = Field(False, description="2d: empty cells take part in the pooling")
+
+    @model_validator(mode="after")
+    def _check(self) -> MambaMILConfig:
+        of_grids = ("grid_step", "grid_width", "grid_height", "pool_empty_cells")
+        given = [name for name in of_grids if getattr(self, name)]
+        if self.scan == "1d" and given:
+            raise ValueError(f"{given[0]} has no effect with scan = 1d; leave it out, or set scan to 2d")
+        return self
 
 
 class Path(Protocol):
@@ -276,19 +286,19 @@ class MambaMIL(MILModel):
         for axis, limit in enumerate(limits):
             along = places[:, axis]
             if limit is None:
-                index = ((along - along.min()) / step).round().long()
+                index = ((along - along.min()) / step + 0.5).floor().long()
                 columns_rows.append((int(index.max()) + 1, index))
                 continue
             index, count = (along / step).floor().long(), int(limit // step) + 1
             if int(index.min()) < 0 or int(index.max()) >= count:
                 option = ("grid_width", "grid_height")[axis]
                 raise AsmilError(
-                    f"{name}: a tile at {'xy'[axis]} = {float(along.max()):.0f} lies outside the grid of "
+                    f"{name}: tiles at {'xy'[axis]} = {along.min():.0f} to {along.max():.0f} do not fit into "
                     f"model.{option} = {limit}; set it to the size of the largest slide, or to null"
                 )
             columns_rows.append((count, index))
         (columns, column), (rows, row) = columns_rows
-        if None in limits and rows * columns > MOST_CELLS * (len(places) + MOST_CELLS):
+        if rows * columns > (MOST_CELLS * (len(places) + MOST_CELLS) if None in limits else LARGEST_GRID):
             raise AsmilError(
                 f"{name}: its {len(places)} tiles lie on a grid of {rows} x {columns} cells of {step:.0f} pixels; "
                 "set model.grid_step to the distance between neighboring tiles"

@@ -18,7 +18,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -46,6 +46,12 @@ class SmABMILConfig(EmbeddingConfig):
     steps: int = Field(10, ge=1, description="T, steps of the approximate form")
     exact: bool = Field(False, description="solve the smoothing exactly instead of `steps` steps")
     spectral_norm: bool = Field(False, description="spectral normalization of the layers after the smoothing")
+
+    @model_validator(mode="after")
+    def _check(self) -> SmABMILConfig:
+        if self.exact and self.steps != type(self).model_fields["steps"].default:
+            raise ValueError("steps belongs to the approximate form; leave it out, or set exact to false")
+        return self
 
 
 @register(

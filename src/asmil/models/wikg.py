@@ -73,7 +73,7 @@ class WiKG(MILModel):
 
     config_type = WiKGConfig
     score_axes: tuple[str, ...] = ("branch",)
-    smooths = ("late",)
+    smooths: tuple[str, ...] = ("late",)
     map_kinds: tuple[str, ...] = ("attention", "neighbors")
     config: WiKGConfig
 
@@ -91,6 +91,7 @@ class WiKG(MILModel):
             self.attention = ScoreNetwork(width, max(1, width // 2), gated=False, activation="leaky_relu")
         else:
             self.score_axes = ()
+            self.smooths = ()
             self.map_kinds = ("neighbors", "channels") if config.readout == "max" else ("neighbors",)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)

@@ -74,7 +74,7 @@ class CovariateTerm(BaseModel):
 
 def read_term(folder: Path) -> CovariateTerm:
     """The term of a finished training."""
-    path, remedy = folder / COVARIATES_FILE, "restore it or train again"
+    path, remedy = folder / COVARIATES_FILE, f"restore it, or remove {folder} and train again"
     term = read_json(path, CovariateTerm, remedy)
     n_weights = {len(row) for row in term.weight}
     if len(term.weight) != len(term.bias) or n_weights != {len(term.encoder.labels)}:

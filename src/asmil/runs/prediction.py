@@ -22,7 +22,7 @@ from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.machine.lazy_names import former_name
-from asmil.models.base import Output
+from asmil.models.base import Output, of_one_class
 from asmil.models.inference import infer
 from asmil.runs.predictions import uncertainty_column
 from asmil.runs.run import Run
@@ -92,7 +92,7 @@ def predict_slide(run: Run, unit: Slide | Unit, attention: bool = False) -> Slid
     unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
     cells = covariates_of(run, unit)
     bag, headers = run.bag(unit)
-    notes = [slide_notes(headers), *_doubtful_covariates(run, cells)]
+    notes = [slide_notes(headers), *doubtful_covariates(run, cells)]
     used = _used_in_training(run, unit, bag)
     if not used and _named_like_seen(run, unit):
         notes.append("a training slide has this name, but other tiles")
@@ -133,7 +133,8 @@ def predict_bag(
     outputs = [infer(each.model, _with_offset(each.model.prepare(bag), each, covariates), run.device) for each in used]
     heat = None
     if attention:
-        maps = [each.model.tile_map(output, map_kind) for each, output in zip(used, outputs, strict=True)]
+        drawn = of_one_class(outputs)
+        maps = [each.model.tile_map(output, map_kind) for each, output in zip(used, drawn, strict=True)]
         heat = torch.stack(maps).mean(dim=0).float().numpy()
     return SlidePrediction(
         bag.id,
@@ -179,14 +180,15 @@ def _with_offset(bag: Bag, trained: TrainedModel, covariates: Cells | None) -> B
     return replace(bag, offset=trained.covariates.offsets([covariates])[0])
 
 
-def _doubtful_covariates(run: Run, covariates: Cells | None) -> list[str]:
+def doubtful_covariates(run: Run, covariates: Cells | None) -> list[str]:
     """Covariates that are missing, or that the training did not have, one phrase each."""
     if covariates is None:
         return []
     phrases: dict[str, str] = {}
     for trained in run.trained:
         for doubt in [] if trained.covariates is None else trained.covariates.encoder.doubts(covariates):
-            phrases.setdefault(doubt.partition(",")[0], doubt)  # medians and levels differ from fold to fold
+            # means, medians and levels differ from fold to fold
+            phrases.setdefault(doubt.partition(",")[0].partition(" (mean ")[0], doubt)
     return list(phrases.values())
 
 

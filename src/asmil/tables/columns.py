@@ -74,7 +74,10 @@ class Columns:
 
     def spelled_like(self, name: str) -> str | None:
         """The column of this name, under asmil's name if it has one; case, blanks and punctuation are ignored."""
-        return name if name in self.cells else self.named([_key(name)])
+        if name in self.cells:
+            return name
+        alike = [own for own in self.cells if _key(self.read_as.get(own, own)) == _key(name)]
+        return alike[0] if len(alike) == 1 else None
 
     @property
     def understood(self) -> list[str]:

@@ -223,7 +223,8 @@ class _GridScan(torch.autograd.Function):
         with torch.autocast(dt.device.type, enabled=False):
             for first in range(0, dt.shape[0], band):
                 here = slice(first, first + band)
-                starts.append(above)
+                if any(ctx.needs_input_grad):
+                    starts.append(above)
                 decays = (dt[here].unsqueeze(3) * a).exp_()
                 states = _outer(dt[here] * u[here], b[here])
                 _along_rows(states, decays)

@@ -66,7 +66,8 @@ def with_graph(bag: Bag, method: str, *, own_edges: bool = False) -> Bag:
 def touching(bag: Bag, method: str) -> Tensor:
     """The tiles that touch each other, in both directions: 2 x E, [center, neighbor].
 
-    They are at most `WITHIN` strides apart; the stride of a bag is the median distance of a tile to the nearest other.
+    They are at most `WITHIN` strides apart. The stride of a slide is the distance of a tile to the nearest other that a
+    tenth of its tiles do not exceed: low, so that a random part of the tiles has the stride of the whole.
     """
     edges = nearest_edges(bag, AROUND, method)
     if edges.shape[1] == 0:
@@ -76,9 +77,14 @@ def touching(bag: Bag, method: str) -> Tensor:
     distances = (places[edges[0]] - places[edges[1]]).norm(dim=1)
     nearest = torch.full((len(bag),), torch.inf, dtype=torch.float64, device=edges.device)
     nearest.scatter_reduce_(0, edges[0], distances.masked_fill(distances == 0, torch.inf), "amin")
-    known = nearest[nearest.isfinite()]
-    stride = known.median() if len(known) else 0.0
-    near = edges[:, distances <= WITHIN * stride]
+    slides = torch.zeros(len(bag), dtype=torch.int64) if bag.slide_index is None else bag.slide_index
+    slides = slides.to(edges.device)
+    strides = torch.zeros_like(nearest)
+    for slide in slides.unique():
+        known = nearest[(slides == slide) & nearest.isfinite()]
+        if len(known):
+            strides[slides == slide] = known.sort().values[len(known) // 10]
+    near = edges[:, distances <= WITHIN * strides[edges[0]]]
     both = torch.cat([near, near.flip(0)], dim=1)
     numbers = (both[0] * len(bag) + both[1]).unique()
     return torch.stack([numbers // len(bag), numbers % len(bag)])
