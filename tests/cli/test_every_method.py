@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from asmil import methods
+from asmil import build, methods
 from asmil.explain.color_scale import SIGNED_KINDS
 from asmil.runs.attention_file import read_attention
 from asmil.runs.epochs import read_epochs
@@ -41,7 +41,7 @@ def test_trains_and_predicts(method, asmil_here, tiny_cohort, tmp_path):
     assert np.allclose(table["prob_normal"] + table["prob_tumor"], 1)
     with h5py.File(tmp_path / "new_attention" / f"{table['slide'][0]}.h5") as file:
         (name,) = set(file) - {"coords"}
-        assert name == methods()[method].model.map_kinds[0]
+        assert name == build(method, 8, 2).map_kinds[0]
         heat = file[name][()]
         assert len(heat) == table["n_tiles"][0]
         assert heat.min() >= 0 or name in SIGNED_KINDS
