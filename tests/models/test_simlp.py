@@ -3,6 +3,7 @@ import torch
 
 from asmil import Bag, build, infer
 from asmil.explain.kinds import explain_bag
+from asmil.models.base import of_one_class
 from asmil.tasks.classification import Classification
 
 TASK = Classification(["a", "b", "c"])
@@ -50,3 +51,12 @@ def test_float16_features_do_not_overflow():
 
 def test_training_needs_no_contributions():
     assert make().train()(Bag(torch.randn(7, 12))).instance_logits is None
+
+
+def test_maps_of_several_models_are_of_one_class():
+    bag = Bag(torch.randn(7, 12))
+    first, second = make(2)(bag), make(2)(bag)
+    first.logits, second.logits = torch.tensor([0.0, 3.0]), torch.tensor([1.0, 0.0])
+    maps = [make(2).tile_map(output) for output in of_one_class([first, second])]
+    torch.testing.assert_close(maps[0], first.instance_logits[:, 1])
+    torch.testing.assert_close(maps[1], second.instance_logits[:, 1])

@@ -166,6 +166,23 @@ def test_new_levels_are_noted(manifest, run):
     assert asmil.predict(run, manifest.parent / "new.csv")["notes"].str.contains("'IV'").all()
 
 
+def test_a_single_bag_is_checked_like_a_row_of_a_table(run):
+    opened, bag = asmil.load_run(run), np.zeros((3, 24), dtype=np.float32)
+    assert opened.predict(bag, covariates={"age": 60, "stage": "I"}).notes == ""
+    assert "'IV'" in opened.predict(bag, covariates={"age": 60, "stage": "IV"}).notes
+    with pytest.raises(AsmilError, match="'agge'"):
+        opened.predict(bag, covariates={"age": 60, "stage": "I", "agge": 60})
+
+
+def test_a_test_set_of_one_class_is_evaluated_without_the_comparison(tmp_path):
+    manifest = write_clinical(tmp_path)
+    table = pd.read_csv(manifest)
+    table[(table["split"] != "test") | (table["label"] == "a")].to_csv(manifest, index=False)
+    evaluation = asmil.evaluate(train_run(manifest, tmp_path / "run", config()).path)
+    assert evaluation.terms is None
+    assert any("covariates" in warning for warning in evaluation.warnings)
+
+
 def test_bundle_and_graph(manifest, run, tmp_path):
     bundle = asmil.load_run(run).save_pretrained(tmp_path / "bundle")
     assert (folder_of(bundle) / COVARIATES_FILE).exists()

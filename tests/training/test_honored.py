@@ -59,6 +59,13 @@ def test_a_changed_setting_is_declared_or_a_reason(executor, name):
         assert refused is not None or declared(name, (*HONORED[executor].settings, *NOT_ABOUT_STEPS))
 
 
+@pytest.mark.parametrize("executor", HONORED)
+@pytest.mark.parametrize("changes", [{"data": {"covariates": ["age:number"]}}, {"smoothing": {"where": "late"}}])
+def test_covariates_and_smoothing_are_left_to_the_plain_loop(executor, changes):
+    assert reason(executor, resolve("asmil", changes={"model": {"inner": 32}})) is None
+    assert reason(executor, resolve("asmil", changes={"model": {"inner": 32}, **changes})) is not None
+
+
 @pytest.mark.parametrize("name", sorted(methods()["asmil"].model.config_type.model_fields))
 def test_a_changed_setting_of_asmil_is_declared_for_the_kernels_or_a_reason(name):
     others = {

@@ -240,7 +240,7 @@ class TrainedRun:
             used = self._run.settings.covariates
             if unknown := sorted(set(covariates or {}) - set(used)):
                 has = f"it uses {', '.join(used)}" if used else "it uses none"
-                raise AsmilError(f"the run has no covariate {unknown[0]!r}; {has}")
+                raise AsmilError(f"the run has no covariate {unknown[0]!r}; {has}; leave {unknown[0]!r} out")
             cells = {name: cell_of(value) for name, value in (covariates or {}).items()}
             unit = Unit.of_slide(Slide(bag.id, bag.id, None, FeatureSource(Path()), covariates=cells))
             known = covariates_of(self._run, unit)
