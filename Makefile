@@ -48,7 +48,7 @@ DEMO_RUNS := $(DEMO)/runs/asmil $(DEMO)/runs/abmil
 demo: $(VENV)/runtime
 	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 60 --seed 11 --micro 0.75 --side-mm-min 1.4 --side-mm-max 2
 	$(BIN)/asmil extract $(DEMO)/cohort/slides --out $(DEMO)/cohort/features --tile-um 128 --tile-px 128 --no-qc
-	$(DEMO_TRAIN) --method asmil --preset recommended --out $(DEMO)/runs/asmil
+	$(DEMO_TRAIN) --method asmil --preset no_anchor --out $(DEMO)/runs/asmil
 	$(DEMO_TRAIN) --method abmil --out $(DEMO)/runs/abmil
 	$(BIN)/asmil compare $(DEMO_RUNS) --out $(DEMO)/comparison
 	$(BIN)/asmil localize $(DEMO)/runs/asmil --annotations $(DEMO)/cohort/annotations

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BASES: dict[str, tuple[str, str]] = {
     "transmil": ("transmil", "paper"),
     "asmil (paper)": ("asmil", "paper"),
-    "asmil (recommended)": ("asmil", "recommended"),
+    "asmil (recommended)": ("asmil", "no_anchor"),  # as the preset was called at the time
     "clam_sb": ("clam_sb", "paper"),
     "dsmil": ("dsmil", "paper"),
     "abmil": ("abmil", "paper"),

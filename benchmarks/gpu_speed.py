@@ -205,7 +205,7 @@ def measure_command(folder: Path) -> dict[str, float]:
         out = folder / what.replace(" ", "-")
         started = time.perf_counter()
         command = ["train", str(manifest), "--features", str(pack), "--out", str(out), "--seeds", str(SEEDS), "--quiet"]
-        run_asmil([*command, "--preset", "recommended", "--set", f"training.epochs={EPOCHS}"], environment)
+        run_asmil([*command, "--preset", "no_anchor", "--set", f"training.epochs={EPOCHS}"], environment)
         found[f"asmil train --seeds {SEEDS}, {EPOCHS} epochs, {what} (s)"] = time.perf_counter() - started
         lines = [json.loads(line) for line in (out / "fold-0" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
         found[f"of these, steps, {what} (s)"] = sum(line["seconds"] for line in lines)

@@ -32,7 +32,7 @@ from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from asmil.tasks.concordance import concordance
 
 METHODS = {
-    "asmil (recommended)": ("asmil", "recommended"),
+    "asmil (recommended)": ("asmil", "no_anchor"),  # as the preset was called at the time
     "abmil": ("abmil", "paper"),
     "mean_pooling": ("mean_pooling", "paper"),
 }

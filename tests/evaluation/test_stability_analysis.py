@@ -155,7 +155,7 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
     ("config", "label"),
     [
         ({"method": "abmil", "preset": "paper"}, "abmil"),
-        ({"method": "asmil", "preset": "recommended"}, "asmil (recommended)"),
+        ({"method": "asmil", "preset": "no_anchor"}, "asmil (no_anchor)"),
         ({"method": "abmil", "anchor": {"normalizer": "softmax", "weight": 1.0}}, "abmil + anchor (softmax)"),
         ({"method": "abmil", "anchor": {"normalizer": "nsf", "weight": 0}}, "abmil"),
         ({"method": "clam_sb", "attention": {"normalizer": "sparsemax"}}, "clam_sb with sparsemax"),

@@ -39,7 +39,7 @@ def labeled(seed, n=24, tiles=300):
 def config(epochs=4, **changes):
     training = {"epochs": epochs, "lr": 1e-3, "schedule": "constant", **changes.pop("training", {})}
     anchor = {"normalizer": "nsf", "weight": 0.1}
-    return resolve("asmil", "recommended", {"training": training, "anchor": anchor, "model": {"drop": 0.5}, **changes})
+    return resolve("asmil", "no_anchor", {"training": training, "anchor": anchor, "model": {"drop": 0.5}, **changes})
 
 
 def trainers(settings, seeds, folder):
@@ -222,6 +222,6 @@ def test_a_run_of_several_seeds_and_folds(tmp_path):
     before = folder.predictions.read_bytes()
     train_run(manifest, tmp_path / "run", settings)
     assert folder.predictions.read_bytes() == before
-    plain = resolve("asmil", "recommended", {"training": {"epochs": 3, "executor": "plain"}})
+    plain = resolve("asmil", "no_anchor", {"training": {"epochs": 3, "executor": "plain"}})
     other = train_run(manifest, tmp_path / "plain", plain)
     assert '"executor": "plain"' in (other.training(0, 0) / "checkpoints" / "last.json").read_text()

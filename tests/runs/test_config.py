@@ -13,11 +13,10 @@ def test_defaults_are_the_papers():
     assert (config.anchor.normalizer, config.anchor.momentum, config.anchor.weight) == ("nsf", 0.999, 1.0)
     assert config.anchor.update == "step"
     assert resolve("abmil").anchor.normalizer == "none"
-    assert resolve("abmil", "recommended").model_copy(update={"preset": "paper"}) == resolve("abmil")
 
 
-def test_recommended_is_what_the_preset_study_decided():
-    paper, ours = resolve("asmil"), resolve("asmil", "recommended")
+def test_no_anchor_is_what_the_preset_study_decided():
+    paper, ours = resolve("asmil"), resolve("asmil", "no_anchor")
     assert (ours.model.init_std, ours.model.drop, ours.anchor.normalizer) == (1.0, 0.0, "none")
     assert ours.training == paper.training
     assert ours.model.model_copy(update={"init_std": paper.model.init_std, "drop": 0.5}) == paper.model

@@ -23,7 +23,7 @@ def reason(method="asmil", task=None, **changes):
     return FUSED.reason(config, build_model(config, WIDTH, 2, 0), task or Classification(["a", "b"]))
 
 
-@pytest.mark.parametrize("preset", ["paper", "recommended"])
+@pytest.mark.parametrize("preset", ["paper", "no_anchor"])
 def test_the_presets_of_asmil_apply(preset):
     config = resolve("asmil", preset)
     for width in (384, 768, 1024, 1536):

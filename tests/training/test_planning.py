@@ -33,7 +33,7 @@ def chosen(plan):
 def test_a_small_cohort_is_cross_validated_with_a_warning(tmp_path):
     plan = plan_of(cohort_of(tmp_path, ["a"] * 12 + ["b"] * 12))
     assert chosen(plan) == {
-        "method": "asmil", "preset": "recommended", "task.kind": "classification", "folds": 5, "seeds": 3,
+        "method": "abmil", "preset": "paper", "task.kind": "classification", "folds": 5, "seeds": 3,
     }  # fmt: skip
     assert any("12 patients" in warning for warning in plan.warnings)
     assert any("patient" in warning for warning in plan.warnings[1:])
@@ -88,11 +88,11 @@ def test_the_file_holds_the_settings(asmil_here, small_cohort, tmp_path):
     assert str(out) in done.stdout
     values = yaml.safe_load(out.read_text())
     assert (out.parent / values.pop("cohort")).resolve() == small_cohort.resolve()
-    assert values.pop("out") == "runs/asmil"
+    assert values.pop("out") == "runs/abmil"
     assert resolve(values.pop("method"), values.pop("preset"), values).seeds == 3
     trained = asmil_here("train", out, "--method", "linear", "--seeds", "1", "--set", "training.epochs=1", "--quiet")
     assert trained.returncode == 0, trained.stderr
-    assert (out.parent / "runs" / "asmil" / "config.yaml").is_file()
+    assert (out.parent / "runs" / "abmil" / "config.yaml").is_file()
     assert asmil_here("plan", small_cohort, "--out", out).returncode == 1
     assert asmil_here("plan", small_cohort, "--out", out, "--force").returncode == 0
     assert asmil_here("plan", tmp_path / "none.csv", "--out", tmp_path / "x.yaml").returncode == 1

@@ -9,7 +9,7 @@ from typing import Any
 from asmil.classic.baselines import BASELINES
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models import methods
-from asmil.runs.config import RunConfig, resolve
+from asmil.runs.config import RunConfig, preset_names, resolve
 from asmil.settings.config import flat, merge
 
 HIDDEN = 32
@@ -70,7 +70,7 @@ class Contender:
 
 
 def contenders(names: Iterable[str], presets: Iterable[str], changes: Mapping[str, Any]) -> list[Contender]:
-    """Every method with every preset; a preset that changes nothing for a method does not give it a second row."""
+    """Every method with every preset that it has; a preset that changes nothing does not give it a second row."""
     for setting, option in _ELSEWHERE.items():
         if setting in flat(changes):
             raise AsmilError(f"--set {setting}: the benchmark makes its own folds and seeds; give {option}")
@@ -86,7 +86,8 @@ def contenders(names: Iterable[str], presets: Iterable[str], changes: Mapping[st
             rows.append(Contender(name, "", None))
             continue
         seen: list[dict[str, Any]] = []
-        for preset in dict.fromkeys(presets):
+        asked = list(dict.fromkeys(presets))
+        for preset in [preset for preset in asked if preset in preset_names(methods()[name])] or asked:
             row = Contender(name, preset, _resolve(name, preset, changes))
             if row.settings() not in seen:
                 seen.append(row.settings())

@@ -25,7 +25,7 @@ def classic(
         ),
     ] = None,
     preset: Annotated[
-        list[str] | None, option("paper (default), recommended, ...; may be repeated, one row each.", metavar="NAME")
+        list[str] | None, option("paper (default), no_anchor, ...; may be repeated, one row each.", metavar="NAME")
     ] = None,
     settings: SettingsOption = None,
     seeds: Annotated[int, option("Repetitions, with seeds SEED, SEED + 1, ...", min=1)] = 5,

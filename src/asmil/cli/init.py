@@ -18,7 +18,7 @@ def init(
         option("The run folder, relative to the file.", "--out", "-o", metavar="PATH", show_default="runs/METHOD"),
     ] = None,
     method: Annotated[str, option("See `asmil methods`.", "--method", "-m", metavar="NAME")] = "asmil",
-    preset: Annotated[str, option("paper, recommended, or a preset of the method.", metavar="NAME")] = "paper",
+    preset: Annotated[str, option("paper, or another preset of the method.", metavar="NAME")] = "paper",
     force: Force = False,
 ) -> None:
     """Write a settings file for `asmil train FILE`, with every setting, its default and its meaning.

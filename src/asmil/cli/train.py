@@ -60,7 +60,7 @@ def train(
         ),
     ] = None,
     preset: Annotated[
-        str | None, option("paper, recommended, or a preset of the method.", metavar="NAME", show_default="paper")
+        str | None, option("paper, or another preset of the method.", metavar="NAME", show_default="paper")
     ] = None,
     task: Annotated[options.Task | None, option("What is predicted.", show_default="classification")] = None,
     features: Annotated[

@@ -18,9 +18,8 @@ from asmil.settings.config import Settings, assign, merge, parse_settings
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
-COMMON_PRESETS = ("paper", "recommended")
-"""Presets of every method. `paper` is the common setting of the ASMIL paper; `recommended` differs from it only for
-methods with evidence for better settings."""
+COMMON_PRESETS = ("paper",)
+"""Presets of every method: `paper`, the common setting of the ASMIL paper."""
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "survival": {"training": VLSA_SURVIVAL, "data": {"val_share": 0.0}},

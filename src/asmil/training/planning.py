@@ -118,12 +118,9 @@ def _choices(
 ) -> Iterator[Choice]:
     if vectors:
         yield Choice("method", "linear", "the files contain one vector per slide, so there are no tiles to weight")
-        yield Choice("preset", "paper", "the common settings")
     else:
-        yield Choice("method", "asmil", "attention with several tokens; also train mean_pooling as a baseline")
-        yield Choice(
-            "preset", "recommended", "best in our study (docs/preset_study.md), without an anchor; paper: as published"
-        )
+        yield Choice("method", "abmil", "attention over tiles; also train linear and mean_pooling as baselines")
+    yield Choice("preset", "paper", "the common settings")
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(patients) for patients in groups.values()]

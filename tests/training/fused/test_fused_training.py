@@ -42,7 +42,7 @@ def fit(epochs, seeds, folder, *data):
         "record": {"attention": 1},
         "anchor": {"normalizer": "nsf", "weight": 0.1},
     }
-    config = resolve("asmil", "recommended", changes)
+    config = resolve("asmil", "no_anchor", changes)
     task = Classification(["a", "b"])
     parts = [
         TrainingPart(
@@ -100,7 +100,7 @@ def test_bags_that_need_several_passes_keep_their_own_logits(monkeypatch):
     from asmil.training.resident import ResidentBags
 
     monkeypatch.setattr(members, "TILES_AT_ONCE", 1)  # one bag per pass
-    config = resolve("asmil", "recommended", {"model": {"tokens": 4, "heads": 4, "inner": 16}})
+    config = resolve("asmil", "no_anchor", {"model": {"tokens": 4, "heads": 4, "inner": 16}})
     trainer = Trainer(build_model(config, WIDTH, 2, 0), Classification(["a", "b"]), config, seed=0)
     train, pool = labeled(0), ResidentBags(WIDTH, torch.device("cpu"), torch.float32)
     pool.add(train.bags)

@@ -249,7 +249,7 @@ def test_what_only_the_loop_computes_is_an_obstacle(anchor):
     assert f"anchor.{next(iter(anchor))}" in reason
 
 
-@pytest.mark.parametrize("preset", ["recommended", "released"])
+@pytest.mark.parametrize("preset", ["no_anchor", "released"])
 def test_presets_of_asmil(preset):
     compare(settings("asmil", preset, model={"tokens": 5}, training={"epochs": 2, "lr": 1e-3}))
 

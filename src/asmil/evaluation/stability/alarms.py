@@ -180,13 +180,13 @@ def _seeds_disagree(settings: StoredSettings, agreement: pd.DataFrame, *, flat: 
     if 2 * unlike.sum() <= len(unlike):
         return None
     overlap, ranks = alike.loc[unlike].mean()
-    cure = "fix the uniform attention first" if flat else _more_anchor(settings)
+    first = ["fix the uniform attention first"] if flat else []
     return Alarm(
         "seeds_disagree",
         f"the seeds disagree about where to look on {unlike.sum()} of {len(unlike)} slides: two seeds share "
         f"{100 * overlap:.0f} % of the top 1 % of tiles (by chance 1 %), and their rank correlation is {ranks:.2f}. "
         "A map depends on the seed.",
-        _to_try([cure, "use the mean over seeds, which `asmil predict --attention` writes"]),
+        _to_try([*first, "use the mean over seeds, which `asmil predict --attention` writes"]),
     )
 
 
@@ -215,13 +215,9 @@ def _to_try(proposals: list[str]) -> str:
 
 def _less_flattening(settings: StoredSettings) -> list[str]:
     """Suggestions that weaken the settings that make attention flat."""
-    if settings.method == "asmil" and settings.preset == "paper":
-        return ["use larger initial tokens and no anchor: `--preset recommended`"]
     ways = []
     if settings.has_anchor:
         ways.append(f"weaken the anchor with {_scaled(settings, 0.1, 'anchor.weight')}")
-        if settings.anchor.normalizer == "nsf":
-            ways.append("use an anchor that is flat only among the top tiles: `--anchor standardized_nsf`")
     ways += _own_rule(settings, ("nsf", "standardized_nsf", "mixture"))
     if settings.method == "aem":
         ways.append(f"weaken the entropy term with {_scaled(settings, 0.1, 'model.weight')}")

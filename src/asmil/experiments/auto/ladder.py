@@ -24,7 +24,7 @@ class Candidate:
     name: str
     method: str
     title: str = ""
-    preset: str = "recommended"
+    preset: str = "paper"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -48,15 +48,15 @@ LADDER = (
     Candidate(MEAN, "mean_pooling", "mean pooling"),
     Candidate("abmil", "abmil", "ABMIL"),
     Candidate("clam_sb", "clam_sb", "CLAM-SB"),
-    Candidate("asmil", "asmil", "ASMIL without anchor"),
-    Candidate("asmil_anchor", "asmil", "ASMIL with anchor", settings={"anchor.normalizer": "nsf"}),
+    Candidate("asmil", "asmil", "ASMIL without anchor", "no_anchor"),
+    Candidate("asmil_anchor", "asmil", "ASMIL with anchor", "no_anchor", {"anchor.normalizer": "nsf"}),
     Candidate("transmil", "transmil", "TransMIL"),
 )
 """What is tried by default. The first two are always trained: attention is compared with them."""
 
 
 def candidates_of(names: Sequence[str] = ()) -> tuple[Candidate, ...]:
-    """The candidates by name, or all of the ladder; methods outside the ladder are tried with their preset."""
+    """The candidates by name, or all of the ladder; methods outside the ladder are tried with preset `paper`."""
     by_name = {candidate.name: candidate for candidate in LADDER}
     chosen = {name: by_name[name] for name in (LINEAR, MEAN)}
     for name in names or by_name:
