@@ -1,7 +1,7 @@
 import pytest
 
 from asmil.errors import AsmilError
-from asmil.runs.config import parse_run_config, resolve
+from asmil.runs.config import parse_run_config, preset_changes, resolve
 from asmil.settings.config import parse_assignments
 
 
@@ -66,3 +66,9 @@ def test_unknown_methods_and_presets_are_named_with_the_nearest():
         resolve("asml")
     with pytest.raises(AsmilError, match=r"'relased'.*'released'"):
         resolve("asmil", "relased")
+
+
+def test_a_preset_tells_what_it_changes():
+    assert preset_changes(resolve("asmil")) == {}
+    changes = preset_changes(resolve("asmil", "no_anchor", {"model": {"drop": 0.5}}))
+    assert changes == {"model.init_std": (1.0, 0.02), "anchor.normalizer": ("none", "nsf")}

@@ -101,9 +101,8 @@ def test_a_candidate_of_nested_cross_validation_wins_a_tie_by_its_loss(monkeypat
     merits = {0: Merit(1.0, 0.6), 1: Merit(1.0, 0.4), 2: Merit(1.0, 0.5), 3: Merit(0.9, 0.1)}
     config = resolve("abmil", changes={"nested": {"folds": 2, "grid": {"training.lr": [1e-4, 1e-3, 1e-2, 1e-1]}}})
     search = InnerSearch(None, None, config, None, 0, tmp_path)
-    monkeypatch.setattr("asmil.training.nested.inner_parts", lambda *a: None)
-    monkeypatch.setattr(InnerSearch, "_merit", lambda self, settings, number, inner, fold: merits[number])
-    assert search.choose(lambda done, total: None) == {"training.lr": 1e-3}
+    monkeypatch.setattr(InnerSearch, "_merit", lambda self, number, inner_fold: merits[number])
+    assert search.choose() == {"training.lr": 1e-3}
 
 
 def test_the_merit_of_a_task_is_its_selection_score():

@@ -43,6 +43,14 @@ def nested_run(manifest, tmp_path_factory):
     return train_run(manifest, tmp_path_factory.mktemp("run") / "run", config(MODELS, folds=2))
 
 
+PLAIN = {"executor": "plain"}
+
+
+@pytest.fixture(scope="module")
+def plain_run(manifest, tmp_path_factory):
+    return train_run(manifest, tmp_path_factory.mktemp("plain") / "run", config(MODELS, folds=2, training=PLAIN))
+
+
 def choice(run, fold):
     return json.loads((run.fold(fold) / "choice.json").read_text())
 
@@ -79,7 +87,7 @@ def test_the_first_of_equals_is_chosen(tmp_path, monkeypatch, manifest, scores, 
     settings = config({"training.lr": [0.1, 0.2, 0.3]}, folds=2)
     cohort = load_cohort(manifest)
     search = InnerSearch(None, cohort, settings, make_splits(cohort, 2), 0, tmp_path)
-    assert search.choose(lambda done, total: None) == {"training.lr": {"a": 0.1, "b": 0.2, "c": 0.3}[expected]}
+    assert search.choose() == {"training.lr": {"a": 0.1, "b": 0.2, "c": 0.3}[expected]}
 
 
 def test_each_fold_predicts_with_its_own_settings(nested_run, manifest):
@@ -101,7 +109,7 @@ def test_each_fold_predicts_with_its_own_settings(nested_run, manifest):
 
 def test_folds_may_choose_models_of_other_shapes(manifest, tmp_path, monkeypatch):
     """Each fold is made to choose another width, and the run still predicts with both."""
-    monkeypatch.setattr(InnerSearch, "_merit", lambda self, one, number, *rest: Merit(float(number == self.fold), 1.0))
+    monkeypatch.setattr(InnerSearch, "_merit", lambda self, number, inner_fold: Merit(float(number == self.fold), 1.0))
     run = train_run(manifest, tmp_path / "run", config({"model.inner": [8, 16]}, folds=2))
     assert [one.model.config.inner for one in open_models(run.path).trained] == [8, 16]
 
@@ -109,7 +117,8 @@ def test_folds_may_choose_models_of_other_shapes(manifest, tmp_path, monkeypatch
 def test_bags_are_prepared_as_each_candidate_wants_them(tmp_path, monkeypatch):
     """Clusters are counted per bag: a model that got those of another candidate would refuse or misread them."""
     manifest = write_cohort(tmp_path, "survival", split=False, n_patients=8)
-    monkeypatch.setattr(InnerSearch, "choose", lambda self, report: {"model.clusters": [3, 5][self.fold]})
+    monkeypatch.setattr(InnerSearch, "jobs", lambda self: [])
+    monkeypatch.setattr(InnerSearch, "choose", lambda self: {"model.clusters": [3, 5][self.fold]})
     grid = {"model.clusters": [3, 5]}
     run = train_run(manifest, tmp_path / "nested", config(grid, "survival", "deepattnmisl", folds=2))
     table = pd.read_parquet(run.predictions)
@@ -132,7 +141,8 @@ def test_bags_are_prepared_as_each_candidate_wants_them(tmp_path, monkeypatch):
 # Blind to the test set
 
 
-def test_no_inner_training_reads_a_test_slide(manifest, tmp_path, monkeypatch):
+def test_no_inner_training_reads_a_test_slide(tmp_path, monkeypatch):
+    manifest = write_cohort(tmp_path, "classification")
     read: set[str] = set()
     original = loader.read_bag
     told = []
@@ -144,21 +154,20 @@ def test_no_inner_training_reads_a_test_slide(manifest, tmp_path, monkeypatch):
     class Watch(RunObserver):
         def note(self, text):
             if "chose" in text:
-                told.append(("chose", set(read)))
-
-        def epoch(self, fold, seed, record):
-            told.append(("trained", set(read)))
-            read.clear()
+                told.append(set(read))
 
     monkeypatch.setattr(loader, "read_bag", spy)
-    grid = {"training.lr": [1e-3, 1e-2]}
-    run = train_run(manifest, tmp_path / "run", config(grid, folds=2, data={"cache": "none"}), observer=Watch())
-    splits = Splits.load(run.splits)
-    assert [what for what, _ in told] == ["chose", "trained"] * 2
-    # the first fold has read nothing before; the second comes after the predictions of the first
-    assert not told[0][1] & set(splits.slides(0, "test"))
-    assert told[0][1] == set(splits.slides(0, "train")) | set(splits.slides(0, "val"))
-    assert not told[1][1] & set(splits.slides(0, "test"))
+    settings = config({"training.lr": [1e-3, 1e-2]}, data={"cache": "none"})
+    splits = Splits.load(train_run(manifest, tmp_path / "run", settings, observer=Watch()).splits)
+    assert told == [set(splits.slides(0, "train")) | set(splits.slides(0, "val"))]
+    assert read > told[0]
+
+
+def test_inner_trainings_of_all_folds_run_side_by_side_with_the_same_scores(nested_run, plain_run):
+    for fold in range(2):
+        together, alone = (choice(run, fold)["candidates"] for run in (nested_run, plain_run))
+        for one, other in zip(together, alone, strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["classification", "survival"])
@@ -194,8 +203,8 @@ def test_without_validation_patients_candidates_are_judged_after_their_last_epoc
 # Ended in the middle
 
 
-def test_a_search_that_ended_in_the_middle_goes_on_with_the_same_result(manifest, tmp_path, nested_run):
-    settings = config(MODELS, folds=2)
+def test_a_search_that_ended_in_the_middle_goes_on_with_the_same_result(manifest, tmp_path, plain_run):
+    settings = config(MODELS, folds=2, training=PLAIN)
     for steps in (5, 70):
         with killed_after(steps):
             train_run(manifest, tmp_path / "run", settings)
@@ -205,8 +214,8 @@ def test_a_search_that_ended_in_the_middle_goes_on_with_the_same_result(manifest
     run = train_run(manifest, tmp_path / "run", settings)
     assert [note.stat().st_mtime_ns for note in done] == times
     for fold in range(2):
-        assert choice(run, fold) == choice(nested_run, fold)
-    pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(nested_run.predictions))
+        assert choice(run, fold) == choice(plain_run, fold)
+    pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(plain_run.predictions))
 
 
 # Searches that cannot be

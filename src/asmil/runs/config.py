@@ -14,7 +14,7 @@ from asmil.models.base import MILModel, ModelConfig
 from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
 from asmil.models.shared_presets import VLSA_SURVIVAL
-from asmil.settings.config import Settings, assign, merge, parse_settings
+from asmil.settings.config import Settings, assign, flat, merge, parse_settings
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
@@ -459,6 +459,14 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 def preset_names(method: Method) -> list[str]:
     """The presets of a method."""
     return [*COMMON_PRESETS, *(name for name in method.presets if name not in COMMON_PRESETS)]
+
+
+def preset_changes(config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings that the preset of a run changed: their values in the run and in preset `paper`, by dotted name."""
+    named = flat(find_method(config.method).presets.get(config.preset, {}))
+    paper = flat(resolve(config.method, "paper", {"task": {"kind": config.task.kind}}).model_dump(mode="json"))
+    used = flat(config.model_dump(mode="json"))
+    return {name: (used[name], paper[name]) for name in named if used[name] != paper[name]}
 
 
 def parse_run_config(values: Mapping[str, Any]) -> RunConfig:

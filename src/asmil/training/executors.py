@@ -63,22 +63,22 @@ class JobRunner:
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train some jobs; yield each with its predictions when it ends."""
-        executors = self._executors(jobs) if jobs else []
-        for chosen in PREFERENCE:
-            group = [job for job, executor in zip(jobs, executors, strict=True) if executor == chosen]
-            for together in self._groups(chosen, group):
-                yield from self._train(chosen, together, on_start, on_epoch)
+        for same in _by_settings(jobs):
+            executors = self._executors(same)
+            for chosen in PREFERENCE:
+                group = [job for job, executor in zip(same, executors, strict=True) if executor == chosen]
+                for together in self._groups(chosen, group):
+                    yield from self._train(chosen, together, on_start, on_epoch)
 
     def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
-        """The jobs that an executor trains at the same time: with the same settings and, where it needs it, fold."""
-        for _, same in groupby(jobs, key=lambda job: job.config):
-            group = list(same)
-            most = self._at_once(executor, group[0])
-            folds = [group] if self._mixes_folds(executor, group[0]) else _by_fold(group)
-            for own in folds:
-                parts = -(-len(own) // most)
-                for i in range(parts):
-                    yield own[len(own) * i // parts : len(own) * (i + 1) // parts]
+        """The jobs that an executor trains at the same time; where it needs it, with the same bags."""
+        if not jobs:
+            return
+        most = self._at_once(executor, jobs[0])
+        for own in [jobs] if self._mixes_folds(executor, jobs[0]) else _by_bags(jobs):
+            parts = -(-len(own) // most)
+            for i in range(parts):
+                yield own[len(own) * i // parts : len(own) * (i + 1) // parts]
 
     def _mixes_folds(self, executor: Executor, job: FoldSeedJob) -> bool:
         """Whether an executor trains several folds at the same time: on a GPU only if bags are short."""
@@ -194,9 +194,10 @@ class JobRunner:
             from asmil.training.fused.train import fit_fused
 
             parts = []
-            for _, same in groupby(zip(jobs, trainers, strict=True), key=lambda pair: pair[0].fold):
-                (job, *_), own = zip(*same, strict=True)
-                parts.append(TrainingPart(own, job.train, job.val))
+            trainer_of = dict(zip(map(id, jobs), trainers, strict=True))
+            for same in _by_bags(jobs):
+                own = [trainer_of[id(job)] for job in same]
+                parts.append(TrainingPart(own, same[0].train, same[0].val))
             fit_fused(parts, self._resident(jobs[0]))
         elif executor == "graphed":
             from asmil.training.graphed.train import fit_graphed
@@ -247,8 +248,20 @@ class JobRunner:
             self._note(text)
 
 
-def _by_fold(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
-    return [list(same) for _, same in groupby(jobs, key=lambda job: job.fold)]
+def _by_settings(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
+    groups: list[list[FoldSeedJob]] = []
+    for job in jobs:
+        same = next((group for group in groups if group[0].config == job.config), None)
+        if same is None:
+            groups.append([job])
+        else:
+            same.append(job)
+    return groups
+
+
+def _by_bags(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
+    """The jobs of the same fold of the same splits."""
+    return [list(same) for _, same in groupby(jobs, key=lambda job: (id(job.splits), job.fold))]
 
 
 def _begun_with(job: FoldSeedJob) -> Executor | None:

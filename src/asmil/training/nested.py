@@ -10,9 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
+
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Splits, inner_splits
-from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
 from asmil.runs.config import RunConfig, with_settings
@@ -21,7 +22,9 @@ from asmil.runs.layout import CHOICE_FILE
 from asmil.runs.notes import read_choice, read_inner_score
 from asmil.runs.selection import Merit, merit_of
 from asmil.settings.config import flat
-from asmil.training.fold_seed_job import TrainingData
+from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
 """Sections whose settings each fold may choose."""
@@ -64,6 +67,47 @@ def inner_parts(cohort: Cohort, config: RunConfig, splits: Splits, fold: int) ->
 
 
 @dataclass(frozen=True)
+class InnerJob(FoldSeedJob):
+    """A training of an inner loop: a candidate, trained on all inner folds but one and measured on that one.
+
+    selects: whether the held-out inner fold selects the epoch, as the validation patients of the fold will for the fold
+        itself; otherwise both use the last epoch
+    settings: the settings of the candidate
+    """
+
+    selects: bool
+    settings: Chosen
+
+    @property
+    def note(self) -> Path:
+        """The file of its score."""
+        return self.folder / "score.json"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its score is known."""
+        return read_inner_score(self.note) is not None
+
+    @property
+    def val(self) -> LabeledBags | None:
+        """The held-out inner fold, if it selects the epoch."""
+        return self._held_out if self.selects else None
+
+    @property
+    def _held_out(self) -> LabeledBags:
+        return self.data.labeled(self.data.indices(self.splits, self.fold, "val"))
+
+    def finish(self, trainer: Trainer) -> pd.DataFrame:
+        """Measure the model on the held-out inner fold and store its score; the measures are one row."""
+        measures = without_nan(trainer.validate(self._held_out))
+        merit = merit_of(measures, trainer.task, "f1_auc")
+        row = {"score": merit.score, "epoch": int(trainer.progress.best["epoch"]), **measures}
+        write_json(self.note, {**row, "settings": self.settings})
+        shutil.rmtree(self.folder / "checkpoints")  # the models of the inner search are no longer needed
+        return pd.DataFrame([row])
+
+
+@dataclass(frozen=True)
 class InnerSearch:
     """The inner loop of one fold: every candidate is trained on all inner folds but one and evaluated on that one."""
 
@@ -74,54 +118,50 @@ class InnerSearch:
     fold: int
     folder: Path
 
-    def choose(self, report: Progress) -> Chosen:
+    def jobs(self) -> list[InnerJob]:
+        """The trainings of all candidates, one for each inner fold; none if the fold has chosen."""
+        if read_choice(self.folder) is not None:
+            return []
+        inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
+        selects = bool(self.splits.slides(self.fold, "val"))
+        jobs = []
+        for number, settings in enumerate(candidates(self.config)):
+            config = with_settings(self.config, {**settings, "record.attention": "none"})
+            for inner_fold in range(self.config.nested.folds):
+                data = own_data(self.data, config, self.data.indices(inner, inner_fold, "train"))
+                folder, seed = self._folder(number, inner_fold), config.training.seed
+                jobs.append(InnerJob(data, config, inner, inner_fold, seed, folder, selects, settings))
+        return jobs
+
+    def choose(self) -> Chosen:
         """The candidate with the highest mean score over the inner folds; ties: the lower mean loss, then the first.
 
-        report: called with the number of inner trainings done and their total
+        Its trainings must be done.
         """
-        note = self.folder / CHOICE_FILE
         chosen = read_choice(self.folder)
         if chosen is not None:
             return chosen
         tried = candidates(self.config)
         folds = self.config.nested.folds
-        inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
         best, means, results = 0, [], []
         for number, settings in enumerate(tried):
-            merits = []
-            for inner_fold in range(folds):
-                report(number * folds + inner_fold, len(tried) * folds)
-                merits.append(self._merit(settings, number, inner, inner_fold))
+            merits = [self._merit(number, inner_fold) for inner_fold in range(folds)]
             means.append(_mean(merits))
             best = number if means[number].beats(means[best]) else best
             scores = [merit.score for merit in merits]
             results.append(
                 {"settings": settings, "scores": scores, "mean": means[number].score, "loss": means[number].loss}
             )
-        write_json(note, {"settings": tried[best], "inner_folds": folds, "candidates": results})
+        write_json(self.folder / CHOICE_FILE, {"settings": tried[best], "inner_folds": folds, "candidates": results})
         return tried[best]
 
-    def _merit(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> Merit:
-        """The task's selection metric and loss on the held-out inner fold, at the chosen epoch; the result is stored.
+    def _folder(self, number: int, inner_fold: int) -> Path:
+        return self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
 
-        If the fold has validation patients, which will select its epoch, the held-out inner fold selects the epoch
-        here; otherwise both use the last epoch.
-        """
-        folder = self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
-        note = folder / "score.json"
-        noted = read_inner_score(note)
-        if noted is not None:
-            return noted
-        config = with_settings(self.config, {**settings, "record.attention": "none"})
-        train, held_out = (self.data.indices(inner, inner_fold, role) for role in ("train", "val"))
-        data = own_data(self.data, config, train)
-        trainer = data.trainer(config, train, inner_fold, config.training.seed, folder)
-        val = data.labeled(held_out)
-        epoch = trainer.fit(data.labeled(train), val if self.splits.slides(self.fold, "val") else None)
-        measures = without_nan(trainer.validate(val))
-        merit = merit_of(measures, trainer.task, "f1_auc")
-        write_json(note, {"score": merit.score, "epoch": epoch, "settings": settings, **measures})
-        shutil.rmtree(folder / "checkpoints")  # the models of the inner search are no longer needed
+    def _merit(self, number: int, inner_fold: int) -> Merit:
+        """The task's selection metric and loss of a candidate on a held-out inner fold."""
+        merit = read_inner_score(self._folder(number, inner_fold) / "score.json")
+        assert merit is not None, "all trainings of the search are done"
         return merit
 
 

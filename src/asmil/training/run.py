@@ -24,7 +24,7 @@ from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.registry import find_method
-from asmil.runs.config import RunConfig, with_settings
+from asmil.runs.config import RunConfig, preset_changes, with_settings
 from asmil.runs.covariates import TERMS_FILE, with_covariate_kinds
 from asmil.runs.description import RunDescription, describe
 from asmil.runs.layout import PREDICTIONS_FILE, is_finished
@@ -215,12 +215,7 @@ def _train(
                 f"{processes.count} processes share the bags of every step; steps are computed by plain PyTorch"
             )
             processes.from_leader(part)
-        parts = [FoldSeeds(fold, config.all_seeds) for fold in range(splits.n_folds)]
-        if config.nested.folds:  # a fold is trained as soon as its settings are chosen
-            for part_of_fold in parts:
-                trainings.train(part_of_fold)
-        else:
-            trainings.train(*parts)
+        trainings.train(*(FoldSeeds(fold, config.all_seeds) for fold in range(splits.n_folds)))
     else:
         part.open(plan.device, observer)  # write the disk cache once, before the workers read it
         train_on_engine(part, splits.n_folds, engine, observer)
@@ -284,6 +279,9 @@ def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
 
 
 def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator[str]:
+    if changes := preset_changes(config):
+        listed = ", ".join(f"{name} = {value} (paper: {before})" for name, (value, before) in changes.items())
+        yield f"preset {config.preset}: {listed}"
     if config.folds > 1 and any(slide.split for slide in cohort.slides):
         yield f"the manifest's column 'split' is not used, since {config.folds} folds were requested"
     if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):

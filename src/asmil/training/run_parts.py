@@ -116,7 +116,8 @@ class Trainings:
     def train(self, *parts: FoldSeeds) -> None:
         """Train some seeds of some folds and write their predictions; finished trainings are skipped."""
         observer = self.observer
-        jobs = [job for part in parts for job in self._jobs(part)]
+        chosen = self._chosen([part.fold for part in parts])
+        jobs = [job for part in parts for job in self._jobs(part, chosen[part.fold])]
         for job in jobs:
             if job.is_done:
                 drop_training_state(job.folder)
@@ -130,9 +131,9 @@ class Trainings:
             drop_training_state(job.folder)
             observer.trained(job.fold, job.seed)
 
-    def _jobs(self, part: FoldSeeds) -> list[FoldSeedJob]:
-        """The trainings of a part."""
-        fold, chosen = part.fold, self._chosen(part.fold)
+    def _jobs(self, part: FoldSeeds, chosen: RunConfig) -> list[FoldSeedJob]:
+        """The trainings of a part, with the settings of its fold."""
+        fold = part.fold
         own = own_data(self.data, chosen, self.data.indices(self.splits, fold, "train"))
         return [
             FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
@@ -146,16 +147,31 @@ class Trainings:
             job = FoldSeedJob(data, self.config, self.splits, part.fold, seed, folder)
             job.trainer(lambda record: None).fit(job.train, job.val)
 
-    def _chosen(self, fold: int) -> RunConfig:
-        """The settings of a fold: those of the run, or those chosen by nested cross-validation."""
+    def _chosen(self, folds: Sequence[int]) -> dict[int, RunConfig]:
+        """The settings of some folds: those of the run, or those chosen by nested cross-validation."""
         if not self.config.nested.folds:
-            return self.config
-        search = InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
-        name = self.splits.fold_names[fold]
-        stage = f"{name}: choosing settings"
-        settings = search.choose(lambda done, total: self.observer.preparing(stage, done, total))
-        self.observer.note(f"{name} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
-        return with_settings(self.config, settings)
+            return dict.fromkeys(folds, self.config)
+        searches = {
+            fold: InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
+            for fold in folds
+        }
+        self._search(list(searches.values()))
+        chosen = {}
+        for fold, search in searches.items():
+            settings = search.choose()
+            listed = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            self.observer.note(f"{self.splits.fold_names[fold]} chose {listed}")
+            chosen[fold] = with_settings(self.config, settings)
+        return chosen
+
+    def _search(self, searches: Sequence[InnerSearch]) -> None:
+        """Run the inner trainings of some folds, those of a candidate at the same time."""
+        jobs = [job for search in searches for job in search.jobs()]
+        waiting = [job for job in jobs if not job.is_done]
+        done = len(jobs) - len(waiting)
+        for _ in self.runner.run(waiting, lambda job, epochs: None, lambda job: lambda record: None):
+            done += 1
+            self.observer.preparing("choosing settings", done, len(jobs))
 
 
 @dataclass(frozen=True)
