@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic import Field
 
 from asmil.cohort.open_features import OpenFeatures, Parents, common_step
 from asmil.cohort.problems import fail
-from asmil.cohort.source import FeatureSource
+from asmil.cohort.source import CoordsUnit, FeatureSource
 from asmil.files import write_text
 from asmil.settings.documents import read_yaml, validated
+from asmil.tables.arrays import Floats, Integers
 
 MAGNIFICATIONS_FILE = "magnifications.yaml"
 """In a folder of features: lists the folders of its magnifications, finest first, relative to it."""
-TOLERANCE_PX = 1e-6
+ROUNDING = 1e-6
 _Names = Annotated[list[str], Field(min_length=2)]
 
 
@@ -51,58 +51,61 @@ def magnification_folders(folder: Path) -> list[Path]:
 
 def with_parents(source: FeatureSource, finest: OpenFeatures, coarser: Sequence[OpenFeatures]) -> OpenFeatures:
     """The finest tiles of a slide with the features of their parents appended; a tile without a parent is an error."""
-    parents = tuple(Parents(file, _parent_rows(finest, file)) for file in coarser)
-    infos = [file.info for file in coarser]
-    n_tiles = finest.info.n_tiles
+    tiles, info, n_tiles = _placed(finest), finest.info, finest.info.n_tiles
+    parents, described = [], []
+    for file in coarser:
+        larger = _placed(file)
+        parents.append(Parents(file, _parent_rows(tiles, larger)))
+        encoder = file.info.weights_hash[:12] if file.info.weights_hash else file.info.encoder or "unknown encoder"
+        described.append(f"{round(larger.side / tiles.side, 1):g} x {encoder}")
     joined = replace(
-        finest.info,
+        info,
         source=source,
-        width=finest.info.width + sum(info.width for info in infos),
-        n_bytes=finest.info.n_bytes + sum(n_tiles * info.n_bytes // max(1, info.n_tiles) for info in infos),
-        coarser=", ".join(_described(finest, file) for file in coarser),
+        width=info.width + sum(file.info.width for file in coarser),
+        n_bytes=info.n_bytes + sum(n_tiles * file.info.n_bytes // file.info.n_tiles for file in coarser),
+        coarser=", ".join(described),
     )
     is_valid = all(file.validated for file in (finest, *coarser))
-    return replace(finest, info=joined, parents=parents, validated=is_valid)
+    return replace(finest, info=joined, parents=tuple(parents), validated=is_valid)
 
 
-def nearest_tiles(coords: NDArray[np.floating], side: float, tiles: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The row of the tile that contains each point (`coords`, N x 2); -1: none does.
+def containing_tiles(points: Floats, corners: Floats, side: float) -> Integers:
+    """The row of the tile that contains each point (N x 2); -1: none does.
 
-    tiles: upper left corners of squares with this side, M x 2
+    corners: upper left corners of square tiles, M x 2; of overlapping ones, the tile with the nearest center counts
     """
     from scipy.spatial import KDTree
 
-    distances, rows = KDTree(tiles + side / 2).query(coords, p=np.inf)
-    return np.where(distances <= side / 2 + TOLERANCE_PX, rows, -1).astype(np.int64)
+    distances, rows = KDTree(corners + side / 2).query(points, p=np.inf)
+    return np.where(distances <= side / 2 + ROUNDING, rows, -1).astype(np.int64)
 
 
-def _parent_rows(finest: OpenFeatures, coarse: OpenFeatures) -> NDArray[np.int64]:
-    corners, side = _placed(finest)
-    coarse_corners, coarse_side = _placed(coarse)
-    if finest.info.coords_unit != coarse.info.coords_unit:
-        what = f"its coordinates are in {finest.info.coords_unit}, those of {coarse.info.source} in "
-        fail(finest.info.source, f"{what}{coarse.info.coords_unit}", "extract both magnifications with one tool")
-    rows = nearest_tiles(corners + side / 2, coarse_side, coarse_corners)
-    if (missing := int((rows < 0).sum())) > 0:
-        what = f"{missing} of {len(rows)} tiles have no parent in {coarse.info.source}"
-        fail(finest.info.source, what, "extract all magnifications again with one command and the same tissue")
-    return rows
+class _Tiles(NamedTuple):
+    """The upper left corners (N x 2) and the side of tiles, in the unit of their coordinates."""
+
+    source: FeatureSource
+    unit: CoordsUnit | None
+    corners: Floats
+    side: float
 
 
-def _placed(file: OpenFeatures) -> tuple[NDArray[np.float64], float]:
-    """The corners and the side of the tiles, in the unit of the coordinates."""
-    coords = file.read_coords()
+def _placed(file: OpenFeatures) -> _Tiles:
+    info, coords = file.info, file.read_coords()
     if coords is None:
-        what = "there are no coordinates, which magnifications are joined by"
-        fail(file.info.source, what, "give features with coordinates, or use a single magnification")
-    side = file.info.tile_side_um if file.info.coords_unit == "um" else file.info.tile_side_level0()
-    side = side or common_step(coords)
+        what = "there are no tiles with coordinates, which are needed to join several magnifications"
+        fail(info.source, what, "extract the slide again, or use a single magnification")
+    side = (info.tile_side_um if info.coords_unit == "um" else info.tile_side_level0()) or common_step(coords)
     if side is None:
-        fail(file.info.source, "the side of its tiles is unknown", "extract the slide again, or use one magnification")
-    return coords.astype(np.float64), float(side)
+        fail(info.source, "the side of its tiles is unknown", "extract the slide again, or use a single magnification")
+    return _Tiles(info.source, info.coords_unit, coords.astype(np.float64), float(side))
 
 
-def _described(finest: OpenFeatures, coarse: OpenFeatures) -> str:
-    ratio = _placed(coarse)[1] / _placed(finest)[1]
-    encoder = coarse.info.weights_hash[:12] if coarse.info.weights_hash else coarse.info.encoder or "unknown encoder"
-    return f"{round(ratio, 1):g} x {encoder}"
+def _parent_rows(tiles: _Tiles, larger: _Tiles) -> Integers:
+    if tiles.unit != larger.unit:
+        what = f"its coordinates are in {tiles.unit}, but those of {larger.source} are in {larger.unit}"
+        fail(tiles.source, what, "extract all magnifications with one tool")
+    rows = containing_tiles(tiles.corners + tiles.side / 2, larger.corners, larger.side)
+    if missing := int((rows < 0).sum()):
+        what = f"{missing} of {len(rows)} tiles have no parent in {larger.source}"
+        fail(tiles.source, what, "extract all magnifications again with one command")
+    return rows
