@@ -37,7 +37,9 @@ class OpenFeatures:
 
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
         """The features of some tiles (ascending rows), in their stored type; those of their parents are appended."""
-        parents = [parent.file.features()[torch.from_numpy(parent.rows[rows])] for parent in self.parents]
+        parents = [
+            parent.file.features().index_select(0, torch.from_numpy(parent.rows[rows])) for parent in self.parents
+        ]
         return torch.cat([self.own_features(rows), *parents], dim=1) if parents else self.own_features(rows)
 
     def own_features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
