@@ -23,7 +23,7 @@ def grid(n=12, side=512):
     return np.stack([index % 3 * side, index // 3 * side], axis=1).astype(np.int64)
 
 
-def write_trident(path, features, coords, encoder="uni_v1", magnification=20):
+def write_trident(path, features, coords, encoder="uni_v1", magnification=20, side=512):
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         for name, values in (("features", features), ("coords", coords)):
@@ -36,7 +36,7 @@ def write_trident(path, features, coords, encoder="uni_v1", magnification=20):
         file["coords"].attrs.update(
             {
                 "patch_size": 256,
-                "patch_size_level0": 512,
+                "patch_size_level0": side,
                 "level0_magnification": 40,
                 "target_magnification": magnification,
                 "overlap": 0,

@@ -20,7 +20,7 @@ from asmil.cohort.features import (
     write_features,
 )
 from asmil.cohort.manifest import cohort_from_features
-from asmil.cohort.reader import common_step
+from asmil.cohort.open_features import common_step
 from asmil.errors import AsmilError
 from asmil.version import __version__
 from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident

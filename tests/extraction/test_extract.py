@@ -288,7 +288,7 @@ def test_no_name_of_a_table_writes_outside_the_folder(tmp_path, asmil_here, monk
             assert "escaped" in done.stderr
         assert sorted(tmp_path.rglob("*")) == before
     with pytest.raises(AsmilError, match="escaped"):
-        FeatureFolder(tmp_path).features("../escaped")
+        FeatureFolder(tmp_path).features("../escaped", plan_for().config)
     with pytest.raises(AsmilError, match="escaped"):
         SurveyFolder(tmp_path).mask("../escaped")
 

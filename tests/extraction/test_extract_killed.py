@@ -57,10 +57,12 @@ def assert_whole(out: Path, count: int) -> None:
 
 
 @pytest.mark.heavy
-def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
+@pytest.mark.parametrize(("more", "finest"), [((), ""), (("--magnification", "2.5,10"), "10x")])
+def test_a_killed_command_goes_on_where_it_stopped(tmp_path, more, finest):
     write_slides(tmp_path / "slides", 6, side_px=640)
-    out = tmp_path / "features"
-    process = start(tmp_path / "slides", out)
+    folder = tmp_path / "features"
+    out = folder / finest
+    process = start(tmp_path / "slides", folder, *more)
     wait_for(lambda: len(finished(out)) >= 2)
     workers = worker_processes(process)
     process.kill()
@@ -70,13 +72,14 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
     assert not list(out.glob(".*.partial"))
     before = {path: path.stat().st_mtime_ns for path in finished(out)}
     assert 2 <= len(before) < 6
-    again = start(tmp_path / "slides", out)
+    again = start(tmp_path / "slides", folder, *more)
     told, errors = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, errors
     assert f"{6 - len(before)} slide" in told
     assert f"({len(before)} " in told
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert_whole(out, 6)
+    for of_magnification in {path.parent for path in folder.rglob("*.h5")}:
+        assert_whole(of_magnification, 6)
 
 
 @pytest.mark.heavy

@@ -67,7 +67,7 @@ def heatmap(
     method: confirms the runs' method if it is your own code
     again: draw maps again that were made from another model, other features or settings, instead of refusing
     settings: `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`, `tiff_mpp`,
-        `qupath`, `cut`, `side_px`, `tile_px`; see docs/heatmaps.md
+        `qupath`, `cut`, `side_px`, `magnification`, `tile_px`; see docs/heatmaps.md
 
     Slides that could not be drawn are in `failures` of the result.
     """

@@ -15,7 +15,7 @@ from rich.progress import track
 from asmil.api.inputs import warn
 from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
 from asmil.cohort.inspection import inspect_slides
-from asmil.cohort.locate import find_features
+from asmil.cohort.locate import extracted_features, find_features
 from asmil.cohort.manifest import (
     Cohort,
     Slide,
@@ -92,7 +92,7 @@ def extracted_slides(
     covariates: the columns of the table that contain them
     """
     return [
-        slide_of_row({"slide": name, **rows.get(name, {})}, FeatureSource(folder / f"{name}.h5"), covariates)
+        slide_of_row({"slide": name, **rows.get(name, {})}, extracted_features(folder, name), covariates)
         for name in names
     ]
 

@@ -118,7 +118,7 @@ def extract(
     weights: PathLike | None = None,
     tile_um: float | None = None,
     tile_px: int | None = None,
-    magnification: float | None = None,
+    magnification: float | Sequence[float] | None = None,
     overlap: float | None = None,
     min_tissue: float | None = None,
     mpp: float | None = None,
@@ -145,7 +145,8 @@ def extract(
 
     slides: a folder of slides, one slide, or a table of slides; out: the folder for the feature files
     encoder: one of `encoders()`, or your own, `file.py:callable` or `module:callable`; weights: its file
-    tile_um or magnification, tile_px: size of a tile on the slide, and in pixels; default: the encoder's
+    tile_um or magnification, tile_px: size of a tile on the slide, and in pixels; default: the encoder's. With several
+        magnifications, such as (5, 20), one folder for each; see docs/magnifications.md
     overlap, min_tissue: of neighboring tiles, and of tissue in a tile, as shares
     mpp: microns per level-0 pixel; overrides the files
     tissue, preset: how tissue is found: auto, clam, none, or a folder of outlines or masks; a preset of CLAM
@@ -167,15 +168,18 @@ def extract(
     from asmil.extraction.extract import identify, with_mpp
     from asmil.extraction.extract import shard as part_of
     from asmil.extraction.machine import ExtractionMachine
+    from asmil.extraction.settings import finest_and_coarser
     from asmil.extraction.worker import WorkerPlan, parse_precision
     from asmil.settings.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
 
-    sizes = {"tile_um": tile_um, "tile_px": tile_px, "magnification": magnification}
+    finest, coarser = finest_and_coarser([magnification] if isinstance(magnification, int | float) else magnification)
+    sizes = {"tile_um": tile_um, "tile_px": tile_px, "magnification": finest}
     shares = {name: share for name, share in (("overlap", overlap), ("min_tissue", min_tissue)) if share is not None}
     tissue_files = _tissue_files(tissue)
     found_by = _tissue(tissue, preset, "--tissue", tissue_files)
     asked: dict[str, Any] = {"encoder": encoder, "lowres": lowres, "tiling": shares, "tissue": found_by}
+    asked |= {"coarser": coarser} if coarser else {}
     asked |= {"leave_out": sorted(set(leave_out))} if leave_out else {}
     config = _extraction_config(asked, sizes, tree(settings))
     _refuse_two_methods("--tissue", tissue_files, config.tissue.method)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from asmil.cli import options
 from asmil.cli.options import argument, option
+
+
+def _numbers(text: str | None) -> Any:
+    from asmil.errors import AsmilError
+
+    try:
+        return None if text is None else [float(number) for number in text.split(",")]
+    except ValueError:
+        raise AsmilError(f"--magnification {text}: give numbers separated by commas, e.g. 5,20") from None
 
 
 def extract(
@@ -20,7 +29,14 @@ def extract(
     weights: Annotated[Path | None, option("File with the encoder's weights.")] = None,
     tile_um: Annotated[float | None, option("Side of a tile in microns. Default: the encoder's.")] = None,
     tile_px: Annotated[int | None, option("Side of a tile in pixels. Default: the encoder's.")] = None,
-    magnification: Annotated[float | None, option("Instead of --tile-um, e.g. 20 for 0.5 um/px.")] = None,
+    magnification: Annotated[
+        str | None,
+        option(
+            "Instead of --tile-um, e.g. 20 for 0.5 um/px; several, e.g. 5,20, for nested tiles.",
+            metavar="NUMBER,...",
+            callback=_numbers,
+        ),
+    ] = None,
     overlap: Annotated[float | None, option("Overlap of neighboring tiles, as a share of their side.")] = None,
     min_tissue: Annotated[float | None, option("Smallest share of tissue in a tile.")] = None,
     mpp: options.Mpp = None,

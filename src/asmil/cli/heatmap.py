@@ -48,6 +48,9 @@ def heatmap(
     scores: Annotated[
         Path | None, option("Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder.")
     ] = None,
+    magnification: Annotated[
+        float | None, option("Draw coarser tiles, of one of the magnifications of the features, e.g. 5.")
+    ] = None,
     tile_px: Annotated[float | None, option("Side of a tile at level 0, if the features lack it.")] = None,
     mpp: options.Mpp = None,
     tiles: Annotated[int, option("Highest and lowest tiles on the contact sheet; 0: none.", min=0)] = 12,

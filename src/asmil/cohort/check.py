@@ -168,7 +168,7 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> Co
     widths = {info.width for info in infos}
     encoders = {info.encoder for info in infos}
     resolutions = {round(info.tile_mpp, 4) for info in infos if info.tile_mpp is not None}
-    paths = {info.source.path for info in infos}
+    paths = {path for info in infos for path in info.source.paths}
     return CohortSummary(
         slides=len(cohort),
         patients=len({slide.patient for slide in cohort.slides}),

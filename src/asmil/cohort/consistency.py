@@ -31,6 +31,7 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     kinds = [
         ("kinds of features", by_kind if any(info.slide_vector for info in filled) else {}),
         ("encoders", _exact(filled, _encoder)),
+        ("kinds of coarser tiles", _exact(filled, lambda info: info.coarser)),
         ("feature widths", _exact(filled, lambda info: f"{info.width} features")),
         ("resolutions of the tiles", _near(filled, lambda info: info.tile_mpp, "um/px")),
         ("tile sizes", _near(filled, lambda info: info.tile_side_um, "um")),

@@ -19,9 +19,9 @@ from torch import Tensor
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.hdf5 import new_hdf5, set_attributes
-from asmil.cohort.open_features import OpenFeatures, as_tensor
+from asmil.cohort.open_features import OpenFeatures, as_tensor, common_step
 from asmil.cohort.problems import fail
-from asmil.cohort.reader import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step, open_features
+from asmil.cohort.reader import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
 from asmil.version import __version__
@@ -183,10 +183,13 @@ def _lowres(values: NDArray[Any], source: FeatureSource, id: str) -> Tensor:
 
 
 def _is_altered(file: OpenFeatures, features: Tensor) -> bool:
+    if any(_is_altered(parent.file, parent.file.features()) for parent in file.parents):
+        return True
     if file.checksum is None:
         return False
+    own = file.own_features() if file.parents else features
     coords = None if file.coords is None else np.asarray(file.coords[()])
-    return checksum_of(features.numpy(), coords) != file.checksum
+    return checksum_of(own.numpy(), coords) != file.checksum
 
 
 def _coords(file: OpenFeatures, mpp: float | None) -> tuple[Tensor | None, dict[str, Any]]:

@@ -22,7 +22,7 @@ read all files in order, so a limited cache would never be hit."""
 
 def fingerprint(source: FeatureSource) -> str:
     """A cheap hash of the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
-    key = (source, source_state(source.path))
+    key = (source, source_state(source))
     if key not in _known:
         with open_features(source, mmap=True) as file:
             _known[key] = fingerprint_of(file)
@@ -31,7 +31,7 @@ def fingerprint(source: FeatureSource) -> str:
 
 def remember_fingerprint(source: FeatureSource, value: str) -> None:
     """Store a fingerprint that another process computed."""
-    _known[source, source_state(source.path)] = value
+    _known[source, source_state(source)] = value
 
 
 def fingerprint_of(file: OpenFeatures) -> str:
@@ -54,8 +54,8 @@ def content_hash(source: FeatureSource) -> str:
 
 def feature_contents(source: FeatureSource) -> dict[str, Content]:
     """What results of a slide are made from: its features, and the positions and size of its tiles."""
-    source_state(source.path)  # raises if the file is missing
-    state = state_of(source.path)
+    source_state(source)  # raises if the file is missing
+    state = state_of(*source.paths)
     return {
         "features": Content(lambda: content_hash(source), *state),
         "coordinates": Content(lambda: _coords_hash(source), *state),

@@ -111,6 +111,6 @@ def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:
     """Add the file name to errors of the reading process; errors of the reader already contain it."""
-    if isinstance(error, CohortError) or str(slide.source.path) in str(error):
+    if isinstance(error, CohortError) or any(str(path) in str(error) for path in slide.source.paths):
         return error
     return AsmilError(f"{slide.source}: {error}")

@@ -19,7 +19,7 @@ from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.packing import read_packed, write_pack
 from asmil.cohort.pack.reading import Pack
-from asmil.cohort.source import stored_bytes
+from asmil.cohort.source import bag_bytes
 from asmil.cohort.units import Unit, joined_bag
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
@@ -166,6 +166,5 @@ def _arrived(waiting: Future[Bag] | Bag) -> Bag:
 
 def _fitting(slides: Sequence[Slide], processes: int) -> CacheMode:
     """The cache mode for `auto`, from the file sizes, which are close to those of the features; no file is opened."""
-    paths = {slide.source.path for slide in slides}
-    needed = sum(stored_bytes(path) for path in paths if path.exists())
+    needed = bag_bytes(slide.source for slide in slides)
     return "memory" if needed * processes <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

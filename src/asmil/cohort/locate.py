@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from asmil.cohort.magnifications import magnification_folders
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail
@@ -12,7 +15,7 @@ from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError
-from asmil.tables.names import FEATURE_SUFFIXES
+from asmil.tables.names import FEATURE_SUFFIXES, file_in
 
 # the last match wins, so the folder itself is preferred to CLAM's subfolders
 PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), *(("", suffix) for suffix in reversed(FEATURE_SUFFIXES)))
@@ -21,7 +24,11 @@ NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
 
 def find_features(path: Path) -> dict[str, FeatureSource]:
-    """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack."""
+    """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack.
+
+    In a folder of several magnifications, the slides of the finest one; a slide that another lacks fails when it is
+    read.
+    """
     if path.is_file():
         groups = slide_groups(path)
         if not groups:
@@ -33,7 +40,27 @@ def find_features(path: Path) -> dict[str, FeatureSource]:
         fail(path, "the folder of features does not exist", "fix the path or extract the features first")
     if is_zarr_store(path):
         return {path.stem: FeatureSource(path)}
+    if folders := magnification_folders(path):
+        return _joined(folders)
     return _in_folder(path)
+
+
+def extracted_features(folder: Path, slide: str) -> FeatureSource:
+    """The features of a slide that `asmil extract` wrote into a folder."""
+    folders = magnification_folders(folder) or [folder]
+    finest, *coarser = (FeatureSource(file_in(part, slide, ".h5")) for part in folders)
+    return replace(finest, coarser=tuple(coarser))
+
+
+def _joined(folders: Sequence[Path]) -> dict[str, FeatureSource]:
+    (_, finest), *coarser = ((folder, find_features(folder)) for folder in folders)
+    return {
+        slide: replace(
+            source,
+            coarser=tuple(there.get(slide) or FeatureSource(folder / f"{slide}.h5") for folder, there in coarser),
+        )
+        for slide, source in finest.items()
+    }
 
 
 def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.bag import refuse_wrong_coords
+from asmil.cohort.bag import LARGEST_COORDINATE, refuse_wrong_coords
 from asmil.cohort.problems import fail
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
 
@@ -23,6 +23,7 @@ class OpenFeatures:
 
     validated: whether the values are known to form a valid bag, as in a pack with checksums
     checksum: stored when asmil wrote the file, see `checksum_of`
+    parents: at lower magnifications, finest first
     """
 
     info: FeatureInfo
@@ -32,9 +33,17 @@ class OpenFeatures:
     lowres: Mapping[str, h5py.Dataset | NDArray[Any]] | None = None
     validated: bool = False
     checksum: int | None = None
+    parents: tuple[Parents, ...] = ()
 
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
-        """The features of some tiles (ascending rows), in their stored type."""
+        """The features of some tiles (ascending rows), in their stored type; those of their parents are appended."""
+        parents = [
+            parent.file.features().index_select(0, torch.from_numpy(parent.rows[rows])) for parent in self.parents
+        ]
+        return torch.cat([self.own_features(rows), *parents], dim=1) if parents else self.own_features(rows)
+
+    def own_features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
+        """The features of some tiles without those of their parents."""
         values = self.values
         if self.info.slide_vector and len(values.shape) == 1:
             return as_tensor(values[()])[None]
@@ -49,6 +58,14 @@ class OpenFeatures:
             coords = coords[0]
         refuse_wrong_coords(self.info.source, torch.from_numpy(coords.astype(np.float64)), self.info.n_tiles)
         return coords * self.um_per_unit if self.info.coords_unit == "um" else coords
+
+
+@dataclass(frozen=True)
+class Parents:
+    """Coarser tiles, of which one contains the center of each tile of a slide. rows: N, the row of that tile"""
+
+    file: OpenFeatures
+    rows: NDArray[np.int64]
 
 
 def opened(
@@ -89,6 +106,19 @@ def as_tensor(values: Any) -> Tensor:
     if not array.flags.writeable:
         array = array.copy()
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def common_step(coords: NDArray[Any]) -> int | None:
+    """The most frequent distance between neighbors along y; None if no column has two tiles.
+
+    Not the smallest distance: every contour has its own grid, and two grids may be one pixel apart.
+    """
+    coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
+    order = np.lexsort((coords[:, 1], coords[:, 0]))
+    steps = np.diff(coords[order], axis=0)
+    along_y = np.rint(steps[(steps[:, 0] == 0) & (steps[:, 1] > 0), 1]).astype(np.int64)
+    values, counts = np.unique(along_y, return_counts=True)
+    return int(values[counts.argmax()]) if len(values) else None
 
 
 def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int, int]:

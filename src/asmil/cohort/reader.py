@@ -7,7 +7,7 @@ content, never by folder names; see `read_header`. `array_files` reads files of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from asmil.cohort.array_files import first_line, read_array_file
-from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES
+from asmil.cohort.bag import LOWRES, LOWRES_TILES
 from asmil.cohort.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
+from asmil.cohort.magnifications import with_parents
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
-from asmil.cohort.open_features import OpenFeatures, opened
+from asmil.cohort.open_features import OpenFeatures, common_step, opened
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
@@ -46,6 +47,11 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
 
     mmap: map a tensor file or a pack into memory, since only a few values are needed
     """
+    if source.coarser:
+        with ExitStack() as files:
+            finest, *coarser = (files.enter_context(open_features(part, mmap)) for part in source.parts)
+            yield with_parents(source, finest, coarser)
+        return
     refuse_special_file(source.path)
     with explained(source.path):
         if is_pack(source.path):
@@ -156,19 +162,6 @@ def explained(path: Path) -> Iterator[None]:
     except DAMAGED_HDF5 as error:
         reason = "is truncated" if "truncated" in str(error) else "is damaged, or has an unsupported format"
         fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
-
-
-def common_step(coords: NDArray[Any]) -> int | None:
-    """The most frequent distance between neighbors along y; None if no column has two tiles.
-
-    Not the smallest distance: every contour has its own grid, and two grids may be one pixel apart.
-    """
-    coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
-    order = np.lexsort((coords[:, 1], coords[:, 0]))
-    steps = np.diff(coords[order], axis=0)
-    along_y = np.rint(steps[(steps[:, 0] == 0) & (steps[:, 1] > 0), 1]).astype(np.int64)
-    values, counts = np.unique(along_y, return_counts=True)
-    return int(values[counts.argmax()]) if len(values) else None
 
 
 def _header(

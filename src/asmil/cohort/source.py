@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,27 +25,49 @@ FEATURE_NAMES = ("features", "feats", "feat")
 """Names of the feature dataset in files of different tools."""
 GROUP_MARK = "::"
 """Separates a file or a pack from the slide in it."""
+JOIN_MARK = " ++ "
+"""Separates the files of a slide at several magnifications."""
 
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """A feature file, or one slide's group in a file that contains a whole cohort."""
+    """A feature file, or one slide's group in a file that contains a whole cohort.
+
+    coarser: the same slide at lower magnifications; the features of its parents are appended to those of every tile
+    """
 
     path: Path
     group: str | None = None
+    coarser: tuple[FeatureSource, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> FeatureSource:
-        """Read `file.h5` or `file.h5::group`.
+        """Read `file.h5` or `file.h5::group`, or several of them, the finest magnification first.
 
         >>> str(FeatureSource.parse("cohort.h5::slide_7"))
         'cohort.h5::slide_7'
         """
-        path, _, group = text.partition(GROUP_MARK)
-        return cls(Path(path), group or None)
+        finest, *coarser = text.split(JOIN_MARK)
+        path, _, group = finest.partition(GROUP_MARK)
+        return cls(Path(path), group or None, tuple(map(cls.parse, coarser)))
 
     def __str__(self) -> str:
-        return str(self.path) if self.group is None else f"{self.path}{GROUP_MARK}{self.group}"
+        finest = str(self.path) if self.group is None else f"{self.path}{GROUP_MARK}{self.group}"
+        return JOIN_MARK.join([finest, *map(str, self.coarser)])
+
+    @property
+    def parts(self) -> tuple[FeatureSource, ...]:
+        """The sources of single magnifications, finest first."""
+        return (replace(self, coarser=()), *self.coarser)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of all magnifications."""
+        return [part.path for part in self.parts]
+
+    def moved(self, new_path: Callable[[Path], Path]) -> FeatureSource:
+        """The same with other paths."""
+        return FeatureSource(new_path(self.path), self.group, tuple(part.moved(new_path) for part in self.coarser))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +78,8 @@ class Provenance:
     tile_px_level0: side of a tile in level-0 pixels of the slide
     mpp, mpp_source: microns per level-0 pixel of the slide, and where the value comes from
     extraction: the settings of the extraction, as JSON text
+    coarser: the larger tiles whose features are appended to those of each tile, e.g. `4 x uni_v1`: how many times
+        larger, and the hash of the encoder's weights or its name
     """
 
     encoder: str | None = None
@@ -68,6 +92,7 @@ class Provenance:
     slide_width_px: int | None = None
     slide_height_px: int | None = None
     extraction: str | None = None
+    coarser: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +145,13 @@ class FeatureInfo(Provenance):
         return side_um / mpp if side_um and mpp else None
 
 
-def source_state(path: Path) -> tuple[int, int]:
+def source_state(source: FeatureSource) -> tuple[int, int]:
     """Size and modification time; they change when a file is rewritten or a pack is written to."""
+    states = [_state(path) for path in source.paths]
+    return sum(size for size, _ in states), max(changed for _, changed in states)
+
+
+def _state(path: Path) -> tuple[int, int]:
     if is_pack(path) and (states := file_states(path, INDEX, JOURNAL)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
     try:
@@ -136,6 +166,15 @@ def stored_bytes(path: Path) -> int:
     if is_pack(path):
         return sum(file.stat().st_size for file in path.iterdir() if file.name in OWN_FILES)
     return bytes_of(path)
+
+
+def bag_bytes(sources: Iterable[FeatureSource]) -> int:
+    """About the size of bags in memory, from the sizes of their files; no file is opened.
+
+    The features of parents are repeated for every tile, so every magnification takes as much as the finest.
+    """
+    different = {(source.path, len(source.parts)) for source in sources if source.path.exists()}
+    return sum(stored_bytes(path) * parts for path, parts in different)
 
 
 def plain(value: Any) -> Any:

@@ -43,7 +43,7 @@ class TileSketch:
 
 def tile_sketch(source: FeatureSource) -> TileSketch:
     """The sketch of a feature file, which is read once from beginning to end."""
-    key = (source, source_state(source.path))
+    key = (source, source_state(source))
     if key not in _known:
         with open_features(source, mmap=True) as file:
             _known[key] = sketch_of(all_hashes(file))
@@ -52,7 +52,7 @@ def tile_sketch(source: FeatureSource) -> TileSketch:
 
 def remember_sketch(source: FeatureSource, sketch: TileSketch) -> None:
     """Store a sketch that another process computed, or that was computed from a bag in memory."""
-    _known[source, source_state(source.path)] = sketch
+    _known[source, source_state(source)] = sketch
 
 
 def all_hashes(file: OpenFeatures) -> Hashes:

@@ -14,6 +14,7 @@ from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.caveats import Caveats
+from asmil.explain.coarser_maps import coarser_maps
 from asmil.explain.color_scale import scales_of
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
@@ -115,7 +116,7 @@ class HeatmapPlan:
 
     def made_from(self) -> Callable[[AskedSlide], MadeFrom]:
         """A function from a slide to everything that its pictures are made from."""
-        settings = flat(self.settings.model_dump(mode="json"))
+        settings = flat(self.settings.stored())
         of_runs = run_contents(self.runs, recorded=self.settings.by == "epoch")
         joins = bool(self.runs) and Run(self.runs[0]).unit == "patient"
 
@@ -147,7 +148,7 @@ def draw_heatmaps(
     done_before: decides about pictures that were made from something else; default: they are refused
     """
     done_before = done_before or DoneBefore()
-    wanted = plan.settings.model_dump(mode="json")
+    wanted = plan.settings.stored()
     wanted |= {"runs": [str(run) for run in plan.runs], "scores": str(plan.scores) if plan.scores else None}
     if plan.annotations is not None:
         wanted |= {"annotations": str(plan.annotations.source), "mask_value": plan.annotations.mask_value}
@@ -184,6 +185,8 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         slide_maps = maps_of_scores(asked, plan.scores)
     else:
         slide_maps = maps_of_runs(asked, explainers, settings)
+    if settings.magnification is not None:
+        slide_maps = coarser_maps(slide_maps, asked, settings.magnification)
     made_progress()
     with ExitStack() as stack:
         image = None if asked.image is None else stack.enter_context(open_slide(asked.image, asked.mpp))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,10 @@ ScaleKind = Literal["relative", "percentile", "absolute"]
 
 class HeatmapSettings(Settings):
     """The settings of all heat maps in one folder."""
+
+    def stored(self) -> dict[str, Any]:
+        """Plain values as stored with the maps; without a magnification, as earlier versions stored them."""
+        return self.model_dump(mode="json", exclude={"magnification"} if self.magnification is None else None)
 
     kinds: tuple[str, ...] = Field((), description="kinds of maps, see `asmil.explain.kinds`; none: the method's own")
     name: str | None = Field(None, description="the class or label to explain; default: the predicted one")
@@ -30,4 +34,7 @@ class HeatmapSettings(Settings):
     tiff_mpp: float | None = Field(None, gt=0)
     qupath: bool = False
     cut: float = Field(0.9, ge=0, lt=1, description="regions for QuPath: the tiles above this share of all tiles")
+    magnification: float | None = Field(
+        None, gt=0, description="one of those of the features, for maps of coarser tiles: means over the tiles in them"
+    )
     tile_px: float | None = Field(None, gt=0, description="side of a tile at level 0, for files that do not contain it")

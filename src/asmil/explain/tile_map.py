@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import inspect_features
-from asmil.cohort.reader import common_step, open_features
+from asmil.cohort.open_features import common_step
+from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.slides.image import SlideImage

@@ -64,7 +64,7 @@ def extract(
     jobs = []
     for slide in to_do:
         picture = folder.picture(slide.name) if pictures else None
-        features, tissue = folder.features(slide.name), slide.tissue and slide.tissue.absolute()
+        features, tissue = folder.features(slide.name, plan.config), slide.tissue and slide.tissue.absolute()
         jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, features, picture, tissue))
     for outcome in engine.run(plan, jobs) if jobs else ():
         name, why = outcome.job.name, outcome.error

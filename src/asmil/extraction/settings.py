@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from asmil.errors import AsmilError
 from asmil.settings.config import Settings, parse_settings
@@ -25,6 +27,9 @@ class ExtractionConfig(Settings):
     leave_out: tuple[Artifact, ...] = Field((), description="leave out tiles that are blurred, folded, or either")
     lowres: float | None = Field(None, gt=0, description="also store tiles at this magnification, e.g. 1.25")
     dtype: Literal["float16", "float32"] = Field("float16", description="type in which features are stored")
+    coarser: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+        (), description="also extract the tiles around them that are so many times larger, with as many pixels"
+    )
 
     @field_validator("encoder")
     @classmethod
@@ -32,6 +37,27 @@ class ExtractionConfig(Settings):
         if not name.strip():
             raise ValueError("name an encoder; `asmil encoders` lists them")
         return name
+
+    @field_validator("coarser")
+    @classmethod
+    def _nested(cls, ratios: tuple[int, ...]) -> tuple[int, ...]:
+        if any(larger <= smaller or larger % smaller for smaller, larger in pairwise(ratios)):
+            raise ValueError("each must be a multiple of the one before, so that the tiles are nested")
+        return ratios
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `coarser` if there are none, as in files of earlier versions."""
+        values: dict[str, Any] = dump(self)
+        return values if self.coarser else {key: value for key, value in values.items() if key != "coarser"}
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of each magnification in that of the features, finest first; one magnification needs none."""
+        if not self.coarser:
+            return ("",)
+        finest = NOMINAL_MPP / self.tiling.mpp
+        return tuple(f"{finest / ratio:.4g}x" for ratio in (1, *self.coarser))
 
     @property
     def lowres_px(self) -> int | None:
@@ -50,6 +76,26 @@ def parse_extraction(values: dict[str, Any]) -> ExtractionConfig:
             f"themselves ({config.tiling.tile_px} px); give a lower magnification, e.g. 1.25"
         )
     return config
+
+
+def finest_and_coarser(magnifications: Sequence[float] | None) -> tuple[float | None, tuple[int, ...]]:
+    """The highest magnification, and how many times lower the others are; None: none is given.
+
+    >>> finest_and_coarser([5, 20])
+    (20, (4,))
+    """
+    if not magnifications:
+        return None, ()
+    finest, *others = sorted(magnifications, reverse=True)
+    ratios = [finest / other for other in others if other > 0]
+    nested = [larger / smaller for smaller, larger in pairwise([1.0, *ratios])]
+    if len(ratios) < len(others) or any(round(step) < 2 or abs(step - round(step)) > EXACT for step in nested):
+        given = ", ".join(f"{magnification:g}" for magnification in magnifications)
+        raise AsmilError(
+            f"magnifications {given}: each must be a whole number of times lower than the next higher one, so that "
+            "tiles are nested; give e.g. 5,20 or 5,10,20"
+        )
+    return finest, tuple(map(round, ratios))
 
 
 def tile_size(

@@ -119,7 +119,7 @@ def encode_slides(
             if file.exists() and done_before.keeps(name, _record(file, made_from), made_from):
                 finished.append(Encoded(name, before=True))
             else:
-                jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
+                jobs.append(EncodingJob(name, source.moved(Path.absolute), file))
         except AsmilError as error:
             finished.append(Encoded(name, error=str(error)))
     done_before.refuse(out)

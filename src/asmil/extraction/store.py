@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.cohort.features import inspect_features
+from asmil.cohort.magnifications import write_magnifications
 from asmil.cohort.source import ExtractionRecord, FeatureInfo, FeatureSource, read_extraction
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
@@ -45,12 +46,16 @@ class EncoderIdentity:
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """The folder of one extraction: `<slide>.h5`, the settings in `extraction.yaml`, pictures in `qc/`."""
+    """The folder of one extraction: `<slide>.h5`, the settings in `extraction.yaml`, pictures in `qc/`.
+
+    Several magnifications have a folder each, such as `20x/<slide>.h5`, and are listed in `magnifications.yaml`.
+    """
 
     path: Path
 
-    def features(self, slide: str) -> Path:
-        return file_in(self.path, slide, ".h5")
+    def features(self, slide: str, config: ExtractionConfig) -> tuple[Path, ...]:
+        """The feature files of a slide: one for each magnification, finest first."""
+        return tuple(file_in(self.path / folder, slide, ".h5") for folder in config.folders)
 
     def picture(self, slide: str) -> Path:
         """The quality-control picture of a slide."""
@@ -68,16 +73,17 @@ class FeatureFolder:
         settings = {**config.model_dump(mode="json"), "encoder": identity}
         note = self.path / SETTINGS
         claim_folder(note, settings, "features", again, {"encoder.name": same_attribute}, ADDED_SETTINGS)
+        write_magnifications(self.path, config.folders)
         known = read_yaml(note, "restore it, or choose another folder").get("encoder", identity)
         return str(known["name"]) if names_code(encoder.name) else None
 
     def keeps(self, slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity, done: DoneBefore) -> bool:
         """Whether the slide's features are whole and kept; a file of another tool is an error."""
-        path = self.features(slide.name)
-        if not path.exists():
+        path, *coarser = self.features(slide.name, config)
+        if not all(file.exists() for file in (path, *coarser)):
             return False
         try:
-            info = inspect_features(FeatureSource(path))
+            info, *_ = [inspect_features(FeatureSource(file)) for file in (path, *coarser)]
             about = read_extraction(info)
         except AsmilError:
             return False

@@ -6,9 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import cv2
 import numpy as np
@@ -32,7 +32,7 @@ from asmil.slides.qc import PICTURE_SIDE_PX, draw_tissue, write_jpeg
 from asmil.slides.quality import FOLD_UM, Stain, TileQuality, artifact_notes, measure_quality, tissue_stain
 from asmil.slides.resolution import resolution_notes
 from asmil.slides.settings import Artifact
-from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
+from asmil.slides.tiling import TileReader, keep_tiles, parent_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
 from asmil.tables.arrays import Booleans, Integers
@@ -40,7 +40,7 @@ from asmil.tables.arrays import Booleans, Integers
 
 @dataclass(frozen=True)
 class SlideJob:
-    """A slide and the feature file that it becomes.
+    """A slide and the feature files that it becomes, one for each magnification, finest first.
 
     mpp: the user's value, None to read it from the file; tissue: the user's file of its outlines, if there is one
     """
@@ -48,7 +48,7 @@ class SlideJob:
     name: str
     path: Path
     mpp: float | None
-    features: Path
+    features: tuple[Path, ...]
     picture: Path | None
     tissue: Path | None = None
 
@@ -65,6 +65,7 @@ class SlideReport:
 
 GROUPS_AHEAD = 2
 REPORT_SECONDS = 0.5
+ReadGroup = TypeVar("ReadGroup")
 
 
 @dataclass(frozen=True)
@@ -155,25 +156,54 @@ class SlideWorker:
             if not kept.any():
                 raise AsmilError(_nothing_to_do(job.name, tissue, _why_nothing_is_left(flags, self.config)))
             coords, quality, lowres = coords[kept], tiles.quality[kept], tiles.lowres
-            if not np.isfinite(features.sum(dtype=np.float64)):
-                raise AsmilError(
-                    f"{job.name}: the encoder gave features that are not finite in {self.config.dtype}; try "
-                    "--set dtype=float32 into another folder, and --precision float32 on a GPU"
-                )
+            self._refuse_infinite(job.name, features)
             artifacts = {str(name): int(flagged.sum()) for name, flagged in flags.items()}
             artifacts["left_out"] = tiles.left_out
             provenance = self._provenance(job, image, resolution, side, tissue, artifacts)
-            write_features(job.features, features, coords, provenance, self.config.dtype, lowres, asdict(quality))
+            for path, ratio in zip(job.features[1:], self.config.coarser, strict=True):
+                self._write_parents(path, image, coords, ratio, provenance)
+            # the finest file is the last, so that a slide with this file is complete
+            write_features(job.features[0], features, coords, provenance, self.config.dtype, lowres, asdict(quality))
         notes = (*resolution_notes(resolution), *tissue.notes, *artifact_notes(flags, self.config.leave_out))
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
+
+    def _write_parents(
+        self, path: Path, image: SlideImage, coords: Integers, ratio: int, provenance: Provenance
+    ) -> None:
+        """Encode the tiles of a coarser grid that contain the centers of tiles, and write them to a file."""
+        tiling, tile_px_level0 = self.config.tiling, provenance.tile_px_level0
+        assert tile_px_level0 is not None
+        side = tile_px_level0 * ratio
+        corners = parent_tiles(coords, tile_px_level0, side)
+        reader = TileReader(image, side, tiling.tile_px)
+        with self._batcher.feed(len(corners), self.config.dtype) as feed:
+            for rows, tiles in self._read(reader, corners, reader.read):
+                feed.add(tiles, rows)
+                made_progress()
+            features = feed.features()
+        self._refuse_infinite(path.stem, features)
+        known = replace(provenance, tile_um=tiling.tile_um * ratio, tile_px_level0=side)
+        write_features(path, features, corners, known, self.config.dtype)
+
+    def _refuse_infinite(self, slide: str, features: NDArray[np.floating]) -> None:
+        if not np.isfinite(features.sum(dtype=np.float64)):
+            raise AsmilError(
+                f"{slide}: the encoder gave features that are not finite in {self.config.dtype}; try "
+                "--set dtype=float32 into another folder, and --precision float32 on a GPU"
+            )
 
     def _encode(self, reader: TileReader, coords: Integers, stain: Stain) -> _EncodedTiles:
         """Measure all tiles, and encode those that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
         kept, quality, left_out = np.ones(len(coords), np.bool_), TileQuality.unmeasured(len(coords)), 0
         lowres = None if lowres_px is None else np.empty((len(coords), lowres_px, lowres_px, 3), np.uint8)
+
+        def read_and_measure(corners: Integers) -> tuple[Tiles, TileQuality]:
+            tiles = reader.read(corners)
+            return tiles, measure_quality(tiles, tiling.mpp, stain)
+
         with self._batcher.feed(len(coords), self.config.dtype) as feed:
-            for rows, (tiles, measured) in self._read(reader, coords, stain):
+            for rows, (tiles, measured) in self._read(reader, coords, read_and_measure):
                 quality.put(rows, measured)
                 flags = measured.flags(self.config.quality)
                 for name in self.config.leave_out:
@@ -194,18 +224,13 @@ class SlideWorker:
         return _EncodedTiles(features, kept, quality, lowres, left_out)
 
     def _read(
-        self, reader: TileReader, coords: Integers, stain: Stain
-    ) -> Iterator[tuple[Rows, tuple[Tiles, TileQuality]]]:
-        """Groups of neighboring tiles and their quality, read ahead by the threads."""
-
-        def read_and_measure(corners: Integers) -> tuple[Tiles, TileQuality]:
-            tiles = reader.read(corners)
-            return tiles, measure_quality(tiles, self.config.tiling.mpp, stain)
-
-        waiting: deque[tuple[Rows, Future[tuple[Tiles, TileQuality]]]] = deque()
+        self, reader: TileReader, coords: Integers, read_group: Callable[[Integers], ReadGroup]
+    ) -> Iterator[tuple[Rows, ReadGroup]]:
+        """Groups of neighboring tiles, read ahead by the threads."""
+        waiting: deque[tuple[Rows, Future[ReadGroup]]] = deque()
         try:
             for rows in reader.groups(coords):
-                waiting.append((rows, self._readers.submit(read_and_measure, coords[rows])))
+                waiting.append((rows, self._readers.submit(read_group, coords[rows])))
                 if len(waiting) > self._n_readers + GROUPS_AHEAD:
                     read, tiles = waiting.popleft()
                     yield read, tiles.result()

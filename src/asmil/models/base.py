@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -140,6 +140,8 @@ class MILModel(nn.Module):
     """Stabilizers that are part of the method, each with the setting of its weight."""
     logits_in_extras: ClassVar[tuple[str, ...]] = ()
     """Extras of outputs that the loss compares with the target of the bag, like its logits; they get its offset too."""
+    magnifications: ClassVar[Literal["one", "any"]] = "any"
+    """Features that it reads: of one magnification, or also of several, concatenated; see docs/magnifications.md."""
 
     heatmap = former_name("heatmap", "tile_map")
 

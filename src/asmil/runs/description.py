@@ -55,6 +55,7 @@ class _Features(BaseModel):
     magnification: FiniteFloat | None = None
     extraction: dict[str, Any] | None = None
     slide_vectors: bool = False
+    coarser: str | None = None
 
 
 class _Task(BaseModel, extra="allow"):
@@ -111,6 +112,9 @@ class RunDescription:
         if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
             kinds = ("features of tiles", "one vector per slide")
             differing.append(f"{kinds[not vectors]} instead of {kinds[vectors]}")
+        coarser = self.features.get("coarser")
+        if coarser != info.coarser:
+            differing.append(f"{_magnifications(info.coarser)} instead of {_magnifications(coarser)}")
         for key in _FEATURE_KEYS:
             trained, here = self.features.get(key), getattr(info, key)
             if trained is None or here is None:
@@ -128,6 +132,10 @@ class RunDescription:
             )
 
 
+def _magnifications(coarser: str | None) -> str:
+    return f"several magnifications ({coarser})" if coarser else "one magnification"
+
+
 def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos: list[FeatureInfo]) -> RunDescription:
     """The description of a run on a cohort; feature properties come from the first file that contains them."""
     features = {
@@ -139,6 +147,8 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     )
     if all(info.may_be_slide_vector for info in infos):
         features["slide_vectors"] = True
+    if coarser := next((info.coarser for info in infos if info.coarser), None):
+        features["coarser"] = coarser
     about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),

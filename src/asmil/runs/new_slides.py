@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.extraction.extract import identify
-from asmil.extraction.settings import parse_extraction
+from asmil.extraction.settings import EXACT, parse_extraction
 from asmil.extraction.worker import WorkerPlan
 from asmil.runs.description import RunDescription
 from asmil.slides.encoders.own_callable import confirmed_encoder
@@ -34,6 +34,13 @@ def extraction_plan(
             f"{run}: the tissue of its slides was read from files (`asmil extract --tissue FOLDER`), and that of new "
             "slides must be, too; extract them in that way and give the feature files instead"
         )
+    if config.coarser and trained.get("coarser") is None:
+        if abs(trained["tile_um"] - config.tiling.tile_um) > EXACT * config.tiling.tile_um:
+            raise AsmilError(
+                f"{run}: it was trained on the coarser of several magnifications alone; extract new slides in the same "
+                "way and give the feature files of that magnification instead"
+            )
+        config = config.model_copy(update={"coarser": ()})
     name = confirmed_encoder(config.encoder, encoder, f"{run / 'config.yaml'}")
     config = config.model_copy(update={"encoder": name})
     identity = identify(name, weights)

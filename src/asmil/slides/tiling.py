@@ -70,6 +70,16 @@ def grid_tiles(
     return np.stack([x[columns], y[rows]], axis=1).astype(np.int64)
 
 
+def parent_tiles(coords: Integers, side: int, parent_side: int) -> Integers:
+    """The tiles of a coarser grid from (0, 0) that contain the centers of tiles, M x 2, in the order of `place_tiles`.
+
+    coords, side: the upper left corners (N x 2) and the side of the tiles, in level-0 pixels
+
+    If `parent_side` is a multiple of `side`, every tile of a grid without overlap lies within one parent.
+    """
+    return np.unique((coords + side // 2) // parent_side, axis=0) * parent_side
+
+
 def tissue_share(mask: Mask, downsample: tuple[float, float], x: Integers, y: Integers, side: int) -> Floats:
     """The share of tissue in the tile at every (x, y), columns x rows; partly covered mask pixels count partly."""
     in_rows = _between(mask, y / downsample[1], (y + side) / downsample[1])

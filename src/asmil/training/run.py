@@ -120,6 +120,11 @@ def plan_run(
     splits = _make_splits(cohort, config) if begins else Splits.load(folder.splits)
     refuse_leakage(cohort, splits, tiles=begins)
     model = trial_model(config, units, outcomes, splits, description.in_features)
+    if model.magnifications == "one" and "coarser" in description.features:
+        raise AsmilError(
+            f"{config.method} reads features of one magnification, but those of {cohort.path} have several; give the "
+            "folder of one of them with --features"
+        )
     if processes.count > 1:
         refuse_unshareable_method(model, config.method, processes.count)
         refuse_unshareable_splits(units, splits, processes.count)

@@ -20,6 +20,7 @@ from asmil.cohort.covariates import parse_covariates
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
+from asmil.cohort.source import bag_bytes
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
@@ -308,9 +309,7 @@ def _threads_each(engine: Engine) -> int:
 
 def _feature_bytes(part: RunPart) -> int:
     """The size of the features of the whole cohort, from their file sizes."""
-    paths = {slide.source.path for slide in part.cohort.slides}
-    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
-    return sum(file.stat().st_size for file in files)
+    return bag_bytes(slide.source for slide in part.cohort.slides)
 
 
 def trial_model(

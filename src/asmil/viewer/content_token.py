@@ -47,7 +47,7 @@ def features_state(source: FeatureSource | None) -> object:
     if source is None:
         return None
     try:
-        return str(source), source_state(source.path), file_state(source.path) if source.path.is_file() else ()
+        return str(source), source_state(source), [file_state(path) for path in source.paths if path.is_file()]
     except (AsmilError, OSError):
         return str(source), None
 

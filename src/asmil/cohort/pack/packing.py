@@ -59,7 +59,7 @@ def pack_features(
     """
     folder = Path(folder)
     itself = folder.resolve()
-    if any(slide.source.path.resolve() == itself for slide in slides):
+    if any(path.resolve() == itself for slide in slides for path in slide.source.paths):
         fail(folder, "a pack cannot be packed into itself", "give another folder for the new pack")
     done_before = done_before or DoneBefore()
     added: list[str] = []

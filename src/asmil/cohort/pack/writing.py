@@ -72,7 +72,7 @@ class PackWriter:
         """Note where the source of a slide is now, if it was moved or copied."""
         entry = self.index.entries[slide.slide]
         if not _matches(entry, slide):
-            size, mtime_ns = source_state(slide.source.path)
+            size, mtime_ns = source_state(slide.source)
             source = absolute(slide.source)
             self._register(replace(entry, source=source, source_size=size, source_mtime_ns=mtime_ns))
 
@@ -84,7 +84,7 @@ class PackWriter:
 
     def add(self, slide: Slide) -> None:
         """Read a slide and append it; an unusable slide leaves the pack unchanged."""
-        size, mtime_ns = source_state(slide.source.path)
+        size, mtime_ns = source_state(slide.source)
         bag, info = read_bag_and_info(slide.source, slide.slide, slide.mpp, verify=True)
         features = _stored(bag, self.index.dtype, slide.source)
         corners, unit = _corners(bag)
@@ -199,13 +199,14 @@ def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter
 
 def absolute(source: FeatureSource) -> str:
     """A source with an absolute path, as stored in the index."""
-    return str(FeatureSource(source.path.resolve(), source.group))
+    return str(source.moved(Path.resolve))
 
 
 def is_stale(entry: Entry) -> bool:
     """Whether the source of a slide has been changed or removed since it was packed."""
-    path = FeatureSource.parse(entry.source).path
-    return not path.exists() or source_state(path) != (entry.source_size, entry.source_mtime_ns)
+    source = FeatureSource.parse(entry.source)
+    is_there = all(path.exists() for path in source.paths)
+    return not is_there or source_state(source) != (entry.source_size, entry.source_mtime_ns)
 
 
 def _matches(entry: Entry, slide: Slide) -> bool:
