@@ -33,7 +33,7 @@ from asmil.files import write_json
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.executors import MOST_SIDE_BY_SIDE
+from asmil.training.side_by_side.schedule import MOST_AT_ONCE
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
@@ -135,7 +135,7 @@ class Measured:
             original(steps, due)
             epochs.append(self.clock() - started)
 
-        groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE[self.device.type])
+        groups = -(-len(self.trainers) // MOST_AT_ONCE[self.device.type])
         per_epoch: list[float] = []
         stacked_step.StackedSteps.run_epoch = timed  # type: ignore[assignment, method-assign]
         try:

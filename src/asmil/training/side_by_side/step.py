@@ -27,9 +27,9 @@ from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.plain_forms import plain_forms
 from asmil.training.side_by_side.rehearsal import AfterStep, plain_bag, rehearse
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
-from asmil.training.side_by_side.stack import Stack
+from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
-VALUES_AT_ONCE = 1 << 22
+VALUES_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Memory for features during prediction; it limits how many bags are predicted together."""
 MOST_WAITING = 0.25
 """If more trainings wait, the others are computed without them; otherwise all are computed, which copies no weights."""
@@ -64,7 +64,10 @@ class StackedSteps:
 
     train: the training bags of each training
     pool: where the bags are held
+    obstacle: why steps are not recorded as CUDA graphs; None if they are
     """
+
+    obstacle: str | None = "its operations are started one by one"
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
@@ -86,10 +89,17 @@ class StackedSteps:
         self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
         self.form = self.rehearsal.form
         self.after_step = AfterStep(self.form.model)
-        self.draws = StackedDraws(self.form, [trainer.generator for trainer in trainers], features[0])
-        self.stack = Stack(trainers, self.rehearsal)
+        self.draws = self._build_draws(features[0])
+        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer)
         self._check(firsts)
         self.stack.bind(self.form)
+
+    def _build_draws(self, like: Tensor) -> StackedDraws:
+        return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like)
+
+    def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
+        self._optimizer = RowOptimizer(blocks, optimizer)
+        return self._optimizer
 
     def run_epoch(self, due: Sequence[Trainer]) -> None:
         """The steps of one epoch of some of the trainings."""
@@ -98,28 +108,36 @@ class StackedSteps:
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
-        per_epoch = [len(order) for order in orders]
-        noted: list[list[int]] = [[] for _ in orders]
-        losses: list[Tensor] = []
-        taken = 0
         for own in self._predicted:
             own.clear()
         self.form.train()
         with self._stacked_arithmetic():
-            for turn in self._turns(orders):
-                losses.append(self._step(turn, per_epoch))
-                for number, slot in turn.active.items():
-                    noted[number].append(taken + slot)
-                taken += len(turn.bags)
-        values = torch.cat(losses).double()
+            losses = self._take_steps(orders)
         for number, trainer in enumerate(self.trainers):
             if trainer not in due:
                 continue
+            order = orders[number]
+            self._steps[number] += len(order)
             if trainer.folder is not None:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
-            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, per_epoch[number]))
-            trainer.note_epoch(values[noted[number]], orders[number], self.train[number], time.monotonic() - started)
+            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, len(order)))
+            trainer.note_epoch(losses[number].double(), order, self.train[number], time.monotonic() - started)
+
+    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+        """Take the steps of an epoch; return the parts of the losses of each training, bags x P."""
+        per_epoch, steps = [len(order) for order in orders], list(self._steps)
+        noted: list[list[int]] = [[] for _ in orders]
+        losses: list[Tensor] = []
+        taken = 0
+        for turn in self._turns(orders):
+            losses.append(self._step(turn, steps, per_epoch))
+            for number, slot in turn.active.items():
+                steps[number] += 1
+                noted[number].append(taken + slot)
+            taken += len(turn.bags)
+        values = torch.cat(losses)
+        return [values[own] for own in noted]
 
     # Which bags
 
@@ -160,27 +178,26 @@ class StackedSteps:
 
     # One step
 
-    def _step(self, turn: Turn, per_epoch: Sequence[int]) -> Tensor:
-        """Take a step; return the parts of the losses of all slots, n x P."""
+    def _step(self, turn: Turn, steps: Sequence[int], per_epoch: Sequence[int]) -> Tensor:
+        """Take a step; return the parts of the losses of all slots, n x P.
+
+        steps: the steps that each training has taken
+        """
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
-        losses, values, output = self._losses(turn, trained | fixed, features, mask)
+        losses, values, output = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
         gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
         active = torch.zeros(len(self.trainers), dtype=torch.bool)
         active[list(turn.active)] = True
         active = active.to(self.device)
-        if self.rehearsal.started and min(self._steps[number] for number in turn.active) == 0:
-            first = torch.tensor([step == 0 for step in self._steps], device=self.device) & active
+        if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
+            first = torch.tensor([step == 0 for step in steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
-        factors = {
-            number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in turn.active
-        }
-        self.stack.optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
+        factors = {number: self.trainers[number].lr_factor(steps[number], per_epoch[number]) for number in turn.active}
+        self._optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
         self.stack.move_copies(active)
         if self.form.has_after_step:
-            self._after_step(turn, features, mask, output, active)
-        for number in turn.active:
-            self._steps[number] += 1
+            self._after_step(turn.numbers, features, mask, output, turn.targets, active)
         return values
 
     def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
@@ -188,16 +205,20 @@ class StackedSteps:
         return self.bags.together(bags, turn.rows, turn.numbers, padded=turn.padded)
 
     def _losses(
-        self, turn: Turn, tensors: Mapping[str, Tensor], features: Tensor, mask: Tensor | None
+        self,
+        features: Tensor,
+        mask: Tensor | None,
+        targets: Tensor,
+        drawn: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
-        drawn = self._drawn(turn)
 
         def loss(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
             with self.draws.handing_out(drawn):
                 return functional_call(self.form, tensors, (features, mask, target))
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, turn.targets, drawn, tensors)
+        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, targets, drawn, tensors)
         return losses
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
@@ -208,20 +229,26 @@ class StackedSteps:
         return self.draws.draw(takers, [self.bags.pool.sizes[bag] for bag in turn.bags], turn.rows)
 
     def _after_step(
-        self, turn: Turn, features: Tensor, mask: Tensor | None, output: dict[str, Any], active: Tensor
+        self,
+        numbers: Tensor | None,
+        features: Tensor,
+        mask: Tensor | None,
+        output: dict[str, Any],
+        targets: Tensor,
+        active: Tensor,
     ) -> None:
-        tensors = self._model_tensors(turn.numbers, "")
+        tensors = self._model_tensors(numbers, "")
         changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
 
         def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
             functional_call(self.after_step, tensors, (features, mask, output, target))
             return features
 
-        _stacked(after_step)(features, mask, tensors | changed, output, turn.targets)
-        if turn.numbers is not None:
+        _stacked(after_step)(features, mask, tensors | changed, output, targets)
+        if numbers is not None:
             everyone = {name: self.stack.fixed[name].clone() for name in changed}
             for name, values in changed.items():
-                everyone[name][turn.numbers] = values
+                everyone[name][numbers] = values
             changed = everyone
         self.stack.set_buffers(changed, active)
 
@@ -233,7 +260,7 @@ class StackedSteps:
         own = self._predicted[number]
         if any(bag not in own for bag in bags):
             self.predict([[bag for bag in bags if bag not in known] for known in self._predicted])
-        return torch.stack([own[bag] for bag in bags]).cpu()
+        return torch.stack([own[bag] for bag in bags])
 
     def predict_sources(self, sources: Mapping[int, BagSource]) -> None:
         """Compute the logits of some trainings, each for the bags of its own source."""
@@ -266,7 +293,7 @@ class StackedSteps:
                 features, mask = self.bags.together(
                     torch.tensor(bags, device=self.device), rows, numbers, padded=padded
                 )
-                logits = _stacked(of_bags)(features, mask, tensors)
+                logits = _stacked(of_bags)(features, mask, tensors).cpu()
                 for number, own, values in zip(slots, bags, logits, strict=True):
                     self._predicted[number].update(zip(own, values, strict=True))
 
@@ -297,7 +324,7 @@ class StackedSteps:
             while first < len(longest):
                 rows = max(sizes[own[first]] for own in filled)
                 width = self.bags.pool.features.shape[1]
-                last = first + max(1, VALUES_AT_ONCE // (rows * width * len(filled)))
+                last = first + max(1, VALUES_AT_ONCE[self.device.type] // (rows * width * len(filled)))
                 yield [own[first:last] for own in filled], length is None
                 first = last
 
@@ -312,7 +339,8 @@ class StackedSteps:
                 turn = self._turn({number: firsts[number] for number in active})
                 trained, fixed = self.stack.of(turn.numbers)
                 with self._stacked_arithmetic():
-                    losses = self._losses(turn, trained | fixed, *self._features(turn))[0].detach()
+                    drawn = self._drawn(turn)
+                    losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
                 together = losses[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
                 if self.device.type != "cpu":  # where the plain loop draws other numbers
