@@ -33,12 +33,12 @@ from asmil.files import write_json
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.side_by_side.schedule import MOST_AT_ONCE
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side import step as stacked_step
 from asmil.training.side_by_side.bags import NotSideBySide
+from asmil.training.side_by_side.schedule import MOST_AT_ONCE
 from asmil.training.side_by_side.train import fit_side_by_side
 from markdown_table import markdown_table
 from measuring import about, synchronize

@@ -24,6 +24,7 @@ class CountedDraws(StackedDraws):
 
     def __init__(self, form: BagLoss, trainers: Sequence[Trainer], like: Tensor) -> None:
         super().__init__(form, [trainer.generator for trainer in trainers], like)
+        self.as_plain = False
         self.keys = torch.tensor([trainer.random_key for trainer in trainers], device=like.device)
         self.steps = torch.tensor([trainer.progress.step for trainer in trainers], device=like.device)
 

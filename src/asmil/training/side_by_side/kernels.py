@@ -38,7 +38,10 @@ def begin_kernel(
 
 @triton.jit
 def gather_kernel(FEATURES, OFFSETS, LENGTHS, BAG, OUT, MASK, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The features of the bag of every slot, n x rows x width, and which rows are tiles; others are 0. Grid: n, rows."""
+    """The features of the bag of every slot, n x rows x width, and which rows are tiles; others are 0.
+
+    Grid: n, blocks of rows.
+    """
     slot = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     bag = tl.load(BAG + slot)

@@ -343,7 +343,7 @@ class StackedSteps:
                     losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
                 together = losses[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
-                if self.device.type != "cpu":  # where the plain loop draws other numbers
+                if not self.draws.as_plain:
                     rewind()
                     alone = self._losses_alone(turn, trained | fixed)
                 if not torch.allclose(together, alone, rtol=close, atol=close / 10, equal_nan=True):
