@@ -36,7 +36,7 @@ from asmil.tasks.classification import Classification
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
-from asmil.training.side_by_side import step as stacked_step
+from asmil.training.side_by_side import train as stacked
 from asmil.training.side_by_side.bags import NotSideBySide
 from asmil.training.side_by_side.schedule import MOST_AT_ONCE
 from asmil.training.side_by_side.train import fit_side_by_side
@@ -128,16 +128,16 @@ class Measured:
     def together(self) -> list[float]:
         """Seconds of the steps of every epoch, of all trainings side by side; as many at once as in a run."""
         pool = ResidentBags(self.trainers[0].model.in_features, self.device, torch.float32)
-        original, epochs = stacked_step.StackedSteps.run_epoch, []
+        original, epochs = stacked.run_epoch, []
 
-        def timed(steps: Any, due: Any) -> None:
+        def timed(stacks: Any, due: Any) -> None:
             started = self.clock()
-            original(steps, due)
+            original(stacks, due)
             epochs.append(self.clock() - started)
 
         groups = -(-len(self.trainers) // MOST_AT_ONCE[self.device.type])
         per_epoch: list[float] = []
-        stacked_step.StackedSteps.run_epoch = timed  # type: ignore[assignment, method-assign]
+        stacked.run_epoch = timed
         try:
             for group in range(groups):
                 chosen = slice(len(self.trainers) * group // groups, len(self.trainers) * (group + 1) // groups)
@@ -145,7 +145,7 @@ class Measured:
                 fit_side_by_side(self.trainers[chosen], self.train[chosen], self.val[chosen], pool)
                 per_epoch = [a + b for a, b in zip(epochs, per_epoch or [0.0] * len(epochs), strict=True)]
         finally:
-            stacked_step.StackedSteps.run_epoch = original  # type: ignore[method-assign]
+            stacked.run_epoch = original
         return per_epoch
 
     def alone(self, number: int) -> float:

@@ -402,16 +402,16 @@ def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer,
     labeled = [LabeledBags(*pair) for pair in zip(*plain_bags(made), strict=True)]
     nobody = [None] * REPLICAS
     fit_side_by_side(trainers_of(config, made[2], tmp_path / "whole"), labeled, nobody)
-    original, calls = StackedSteps.run_epoch, []
+    original, calls = StackedSteps.epoch, []
 
     def killed_in_the_second_epoch(self, due):
         calls.append(due)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        original(self, due)
+        return original(self, due)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StackedSteps, "run_epoch", killed_in_the_second_epoch)
+        patch.setattr(StackedSteps, "epoch", killed_in_the_second_epoch)
         with pytest.raises(KeyboardInterrupt):
             fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
     fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)

@@ -80,22 +80,26 @@ def draw_kernel(SEED, OUT, use, p, factor, A, B, C, DROPS: tl.constexpr, BLOCK: 
 
 @triton.jit
 def adam_kernel(
-    VALUES, MEAN, SQUARE, GRADIENTS, TRAINING, TAKES, TARGET, FACTOR, REACHED, COUNTS, size,
-    lr, decay, log_beta1, log_beta2, rest1, rest2, eps, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+    VALUES, MEAN, SQUARE, GRADIENTS, TRAINING, TAKES, TARGET, FACTOR, REACHED, COUNTS, height, width,
+    slot_stride, row_stride, column_stride, lr, decay, log_beta1, log_beta2, rest1, rest2, eps,
+    DECOUPLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The step of torch's Adam (or AdamW) for the rows of a table, R x size, with gradients n x size.
+    """The step of torch's Adam (or AdamW) for a parameter, R x height x width; its gradient may have any strides.
 
-    REACHED: for each class, whether its bags reach these parameters. COUNTS (R): steps taken. rest1, rest2: 1 - beta.
+    REACHED: for each class, whether its bags reach the parameter. COUNTS (R): steps taken. rest1, rest2: 1 - beta.
     Grid: blocks, n.
     """
     slot = tl.program_id(1)
     if (tl.load(TAKES + slot) != 0) & (tl.load(REACHED + tl.load(TARGET + slot)) != 0):
         training = tl.load(TRAINING + slot)
-        lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = lane < size
-        here = training * size + lane
+        across = tl.cdiv(width, COLUMNS)
+        row = (tl.program_id(0) // across * ROWS + tl.arange(0, ROWS))[:, None]
+        column = (tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+        inside = (row < height) & (column < width)
+        here = training * height * width + row * width + column
+        gradients = GRADIENTS + slot.to(tl.int64) * slot_stride + row * row_stride + column * column_stride
+        gradient = tl.load(gradients, mask=inside).to(tl.float32)
         x = tl.load(VALUES + here, mask=inside)
-        gradient = tl.load(GRADIENTS + slot.to(tl.int64) * size + lane, mask=inside)
         mean, square = tl.load(MEAN + here, mask=inside), tl.load(SQUARE + here, mask=inside)
         count = (tl.load(COUNTS + training) + 1).to(tl.float64)
         step_size = lr * tl.load(FACTOR + slot)
@@ -116,21 +120,26 @@ def adam_kernel(
 @triton.jit
 def end_kernel(
     TURN, POSITIONS, STEPS, COUNTS, REACHED, TRAINING, TAKES, TARGET, LOSSES, NOTED, trainings, longest, parts,
-    blocks, classes, n, SLOTS: tl.constexpr,
+    classes, n, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Note the LOSSES (n x parts) in NOTED (R x longest x parts), and count the step. Grid: 1."""
+    """Note the LOSSES (n x parts) in NOTED (R x longest x parts), and count the step. Grid: 1 + parameters.
+
+    COUNTS (parameters x R): the steps that each parameter has taken; REACHED (parameters x classes) as in Adam.
+    """
     slot = tl.arange(0, SLOTS)
     takes = tl.load(TAKES + slot, mask=slot < n, other=0) != 0
     training = tl.load(TRAINING + slot, mask=takes, other=0)
-    position = tl.load(POSITIONS + training, mask=takes, other=0)
-    for part in range(parts):
-        loss = tl.load(LOSSES + slot * parts + part, mask=takes, other=0.0)
-        tl.store(NOTED + (training * longest + position) * parts + part, loss, mask=takes)
-    target = tl.load(TARGET + slot, mask=takes, other=0)
-    for block in range(blocks):
-        stepped = takes & (tl.load(REACHED + block * classes + target, mask=takes, other=0) != 0)
-        count = COUNTS + block * trainings + training
-        tl.store(count, tl.load(count, mask=stepped, other=0) + 1, mask=stepped)
-    tl.store(POSITIONS + training, position + 1, mask=takes)
-    tl.store(STEPS + training, tl.load(STEPS + training, mask=takes, other=0) + 1, mask=takes)
-    tl.store(TURN, tl.load(TURN) + 1)
+    parameter = tl.program_id(0) - 1
+    if parameter >= 0:
+        target = tl.load(TARGET + slot, mask=takes, other=0)
+        stepped = takes & (tl.load(REACHED + parameter * classes + target, mask=takes, other=0) != 0)
+        count = COUNTS + parameter * trainings + training
+        tl.store(count, tl.load(count, mask=stepped, other=0.0) + 1.0, mask=stepped)
+    else:
+        position = tl.load(POSITIONS + training, mask=takes, other=0)
+        for part in range(parts):
+            loss = tl.load(LOSSES + slot * parts + part, mask=takes, other=0.0)
+            tl.store(NOTED + (training * longest + position) * parts + part, loss, mask=takes)
+        tl.store(POSITIONS + training, position + 1, mask=takes)
+        tl.store(STEPS + training, tl.load(STEPS + training, mask=takes, other=0) + 1, mask=takes)
+        tl.store(TURN, tl.load(TURN) + 1)

@@ -7,7 +7,9 @@ therefore only a sequence of replays. Where a step cannot be recorded, the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ from asmil.training.side_by_side.bags import standardized
 from asmil.training.side_by_side.counted_draws import CountedDraws
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.kernels import begin_kernel, end_kernel, gather_kernel
+from asmil.training.side_by_side.rehearsal import BagLoss
 from asmil.training.side_by_side.schedule import RecordedTurn, recorded_turns
 from asmil.training.side_by_side.stack import Block, StackedOptimizer
 from asmil.training.side_by_side.step import StackedSteps
@@ -59,6 +62,7 @@ class RecordedSteps(StackedSteps):
     """The steps of R trainings; on a GPU they are recorded, if the method allows it."""
 
     draws: CountedDraws
+    parameters_apart = True
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         super().__init__(trainers, train, pool)
@@ -74,12 +78,30 @@ class RecordedSteps(StackedSteps):
         self._positions = torch.zeros(count, dtype=torch.int64, device=device)
         self._order, self._classes = torch.zeros(2, count, self._longest, dtype=torch.int64, device=device)
         self._factors = torch.zeros(count, self._longest, device=device)
-        self._noted = torch.zeros(count, self._longest, len(self.form.part_names), device=device)
+        self._losses_noted = torch.zeros(count, self._longest, len(self.form.part_names), device=device)
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         if self.obstacle is None:
             self._memory = torch.cuda.graph_pool_handle()
             self._side = torch.cuda.Stream(device)
             self._try_recording(orders)
+
+    def _build_form(self) -> BagLoss:
+        form = super()._build_form()
+        self._tf32 = form.gradients.autocast and self.trainers[0].settings.precision == "auto"
+        if self._tf32:
+            form.gradients = replace(form.gradients, autocast=False)
+        return form
+
+    @contextmanager
+    def _training_arithmetic(self) -> Iterator[None]:
+        """Products in TF32 instead of bf16: more accurate, and converting all weights takes longer than it saves."""
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before or self._tf32
+        try:
+            with self._stacked_arithmetic():
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
     def _build_draws(self, like: Tensor) -> StackedDraws:
         return CountedDraws(self.form, self.trainers, like)
@@ -88,14 +110,19 @@ class RecordedSteps(StackedSteps):
         self._adam = TableAdam(blocks, optimizer)
         return self._adam
 
-    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+    def _start_steps(self, orders: Sequence[Sequence[int]]) -> Iterator[None]:
         bags = [[numbers[i] for i in order] for numbers, order in zip(self._numbers, orders, strict=True)]
         turns = self._recorded_turns(bags)
         self._begin_epoch(turns, orders, bags)
         for turn in turns:
             self._start(Shape(len(turn.due), turn.rows, turn.padded))
-        losses = self._noted.cpu()
-        return [losses[number, : len(order)] for number, order in enumerate(orders)]
+            yield
+
+    def _losses_of_epoch(self) -> Sequence[Tensor]:
+        if self.obstacle is None:
+            torch.cuda.current_stream(self.device).wait_stream(self._side)
+        losses = self._losses_noted.cpu()
+        return [losses[number, : len(order)] for number, order in enumerate(self._orders)]
 
     def _recorded_turns(self, bags: Sequence[Sequence[int]]) -> list[RecordedTurn]:
         sizes = self.bags.pool.sizes
@@ -122,6 +149,8 @@ class RecordedSteps(StackedSteps):
         self._factors.copy_(factors)
         self._positions.zero_()
         self._turn_number.zero_()
+        if self.obstacle is None:
+            self._side.wait_stream(torch.cuda.current_stream(self.device))
 
     def _rates(self, first: int, count: int) -> list[float]:
         """The factors of the learning rate in an epoch of `count` steps that starts at a step."""
@@ -132,9 +161,11 @@ class RecordedSteps(StackedSteps):
         if self.obstacle is None and shape not in self._graphs:
             self._record(shape)
         if self.obstacle is None:
-            self._graphs[shape].replay()
+            with torch.cuda.stream(self._side):
+                self._graphs[shape].replay()
         else:
-            self._take(shape)
+            with self._training_arithmetic():
+                self._take(shape)
 
     def _take(self, shape: Shape) -> None:
         """The operations of a step."""
@@ -159,10 +190,10 @@ class RecordedSteps(StackedSteps):
         if self.form.has_after_step:
             self._after_step(numbers, features, mask, output, targets, active)
         reached, parts = self._adam.reached, values.shape[1]
-        end_kernel[(1,)](
+        end_kernel[(1 + len(reached),)](
             self._turn_number, self._positions, self.draws.steps, self._adam.counts, reached, slots.training,
-            slots.takes, slots.target, values.float().contiguous(), self._noted, len(self.trainers), self._longest,
-            parts, *reached.shape, count, _power_of_2(count),
+            slots.takes, slots.target, values.float().contiguous(), self._losses_noted, len(self.trainers),
+            self._longest, parts, reached.shape[1], count, _power_of_2(count),
         )  # fmt: skip
 
     def _gathered(self, shape: Shape, numbers: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -194,36 +225,37 @@ class RecordedSteps(StackedSteps):
         firsts = [[numbers[order[0]]] for numbers, order in zip(self._numbers, orders, strict=True)]
         turn = self._recorded_turns(firsts)[0]
         self.form.train()
-        with self._stacked_arithmetic():
-            self._record(Shape(len(turn.due), turn.rows, turn.padded))
+        self._record(Shape(len(turn.due), turn.rows, turn.padded))
 
     def _record(self, shape: Shape) -> None:
         """Record a step; sets `obstacle` if this is not possible."""
-        schedule = self._schedule_table[0].clone()
-        turn = self._turn_number.clone()
-        self._turn_number.zero_()
-        # a step that no training takes: it compiles kernels and sets up libraries, and changes nothing
-        self._schedule_table[0] = -1 - torch.arange(len(self.trainers), dtype=torch.int32, device=self.device)
-        try:
-            self._take(shape)
-        finally:
-            self._schedule_table[0] = schedule
-            self._turn_number.copy_(turn)
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        try:
-            with torch.cuda.stream(self._side):
-                # other threads may use the GPU at the same time to read features
-                graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
-                try:
-                    self._take(shape)
-                finally:
-                    graph.capture_end()
-        except RuntimeError as error:
-            self.obstacle = str(error).splitlines()[0]
-            return
-        torch.cuda.current_stream().wait_stream(self._side)
+        torch.cuda.synchronize(self.device)  # the steps before this one use the same memory
+        with self._training_arithmetic():
+            self._take_in_vain(shape)
+            torch.cuda.synchronize(self.device)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.stream(self._side):
+                    # other threads may use the GPU at the same time to read features
+                    graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+                    try:
+                        self._take(shape)
+                    finally:
+                        graph.capture_end()
+            except RuntimeError as error:
+                self.obstacle = str(error).splitlines()[0]
+                return
         self._graphs[shape] = graph
+
+    def _take_in_vain(self, shape: Shape) -> None:
+        """A step that no training takes: it compiles kernels and sets up libraries, and changes nothing."""
+        changed = self._schedule_table[0], self._turn_number
+        before = [tensor.clone() for tensor in changed]
+        self._turn_number.zero_()
+        self._schedule_table[0] = -1 - torch.arange(len(self.trainers), dtype=torch.int32, device=self.device)
+        self._take(shape)
+        for tensor, value in zip(changed, before, strict=True):
+            tensor.copy_(value)
 
 
 def _power_of_2(count: int) -> int:

@@ -64,15 +64,17 @@ class Stack:
     The models, stabilizers and optimizers of the trainings become views of these tensors, so that the training loop
     reads and saves them as they are.
 
+    apart: whether every parameter is a block of its own
     trained: the parameters that the loss reaches
     fixed: all other tensors
-    has_copies: whether EMA copies move with every step
     """
 
-    def __init__(self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer) -> None:
+    def __init__(
+        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, *, apart: bool
+    ) -> None:
         self._trainers = trainers
         self._owned = [_named_tensors(BagLoss(trainer)) for trainer in trainers]
-        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached)
+        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, apart)
         self.trained = {name: value for block in self._blocks for name, value in block.split(block.values).items()}
         self.fixed = {
             name: torch.stack([own[name].detach() for own in self._owned])
@@ -86,7 +88,6 @@ class Stack:
             for name, stabilizer in rehearsal.form.stabilizers.items()
             if isinstance(stabilizer, EmaCopy) and stabilizer.update_when == "step"
         }
-        self.has_copies = bool(self._copies)
         self._adopt_moments()
 
     def bind(self, form: BagLoss) -> None:
@@ -284,16 +285,16 @@ def clip_rows(
 
 
 def _blocks(
-    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]]
+    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]], apart: bool
 ) -> list[Block]:
     names = {id(tensor): name for name, tensor in owned[0].items()}
-    together: dict[tuple[int, frozenset[int]], list[str]] = {}
+    together: dict[tuple[int, frozenset[int], str], list[str]] = {}
     for group, options in enumerate(trainer.optimizer.param_groups):
         for parameter in options["params"]:
             name = names[id(parameter)]
             if name in reached:
-                together.setdefault((group, reached[name]), []).append(name)
-    return [Block(group, classes, own, owned) for (group, classes), own in together.items()]
+                together.setdefault((group, reached[name], name if apart else ""), []).append(name)
+    return [Block(group, classes, own, owned) for (group, classes, _), own in together.items()]
 
 
 def _named_tensors(form: BagLoss) -> dict[str, Tensor]:

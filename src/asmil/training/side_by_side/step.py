@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.plain_forms import plain_forms
-from asmil.training.side_by_side.rehearsal import AfterStep, plain_bag, rehearse
+from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, plain_bag, rehearse
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
 from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
@@ -68,6 +68,7 @@ class StackedSteps:
     """
 
     obstacle: str | None = "its operations are started one by one"
+    parameters_apart = False
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
@@ -87,12 +88,15 @@ class StackedSteps:
             for labels, first in zip(self._labels, firsts, strict=True)
         ]
         self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
-        self.form = self.rehearsal.form
+        self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
         self.draws = self._build_draws(features[0])
-        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer)
+        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, apart=self.parameters_apart)
         self._check(firsts)
         self.stack.bind(self.form)
+
+    def _build_form(self) -> BagLoss:
+        return self.rehearsal.form
 
     def _build_draws(self, like: Tensor) -> StackedDraws:
         return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like)
@@ -101,43 +105,50 @@ class StackedSteps:
         self._optimizer = RowOptimizer(blocks, optimizer)
         return self._optimizer
 
-    def run_epoch(self, due: Sequence[Trainer]) -> None:
-        """The steps of one epoch of some of the trainings."""
-        started = time.monotonic()
-        orders = [
+    def epoch(self, due: Sequence[Trainer]) -> Iterator[None]:
+        """Start the steps of an epoch of some of the trainings, one with each iteration; then call `end_epoch`."""
+        self._started, self._due = time.monotonic(), due
+        self._orders = [
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
         for own in self._predicted:
             own.clear()
         self.form.train()
-        with self._stacked_arithmetic():
-            losses = self._take_steps(orders)
-        for number, trainer in enumerate(self.trainers):
-            if trainer not in due:
+        return self._start_steps(self._orders)
+
+    def end_epoch(self) -> None:
+        """Read the losses of the epoch and count its steps."""
+        seconds, losses = time.monotonic() - self._started, self._losses_of_epoch()
+        for number, (trainer, order) in enumerate(zip(self.trainers, self._orders, strict=True)):
+            if trainer not in self._due:
                 continue
-            order = orders[number]
             self._steps[number] += len(order)
             if trainer.folder is not None:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
             set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, len(order)))
-            trainer.note_epoch(losses[number].double(), order, self.train[number], time.monotonic() - started)
+            trainer.note_epoch(losses[number].double(), order, self.train[number], seconds)
 
-    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
-        """Take the steps of an epoch; return the parts of the losses of each training, bags x P."""
+    def _start_steps(self, orders: Sequence[Sequence[int]]) -> Iterator[None]:
+        """Start the steps of an epoch, given the order of bags of each training."""
         per_epoch, steps = [len(order) for order in orders], list(self._steps)
-        noted: list[list[int]] = [[] for _ in orders]
-        losses: list[Tensor] = []
+        self._noted: list[list[int]] = [[] for _ in orders]
+        self._values: list[Tensor] = []
         taken = 0
         for turn in self._turns(orders):
-            losses.append(self._step(turn, steps, per_epoch))
+            with self._training_arithmetic():
+                self._values.append(self._step(turn, steps, per_epoch))
             for number, slot in turn.active.items():
                 steps[number] += 1
-                noted[number].append(taken + slot)
+                self._noted[number].append(taken + slot)
             taken += len(turn.bags)
-        values = torch.cat(losses)
-        return [values[own] for own in noted]
+            yield
+
+    def _losses_of_epoch(self) -> Sequence[Tensor]:
+        """The parts of the losses of each training, bags x P."""
+        values = torch.cat(self._values)
+        return [values[own] for own in self._noted]
 
     # Which bags
 
@@ -338,7 +349,7 @@ class StackedSteps:
             for active in self._schedule([[first] for first in firsts]):
                 turn = self._turn({number: firsts[number] for number in active})
                 trained, fixed = self.stack.of(turn.numbers)
-                with self._stacked_arithmetic():
+                with self._training_arithmetic():
                     drawn = self._drawn(turn)
                     losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
                 together = losses[list(turn.active.values())]
@@ -376,6 +387,10 @@ class StackedSteps:
 
     def _tiles(self, turn: Turn, slot: int) -> int:
         return self.bags.pool.sizes[turn.bags[slot]]
+
+    def _training_arithmetic(self) -> AbstractContextManager[None]:
+        """A block in which training steps are computed."""
+        return self._stacked_arithmetic()
 
     @contextmanager
     def _stacked_arithmetic(self) -> Iterator[None]:

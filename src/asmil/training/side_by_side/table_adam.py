@@ -1,4 +1,4 @@
-"""Adam and AdamW for the stacked parameters of many trainings, with one kernel per block."""
+"""Adam and AdamW for the stacked parameters of many trainings, with one kernel per parameter."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch import Tensor
 from asmil.training.side_by_side.kernels import adam_kernel
 from asmil.training.side_by_side.stack import Block, clip_rows, joined_gradients, options_of
 
-BLOCK = 1024
+VALUES_PER_PROGRAM, MOST_COLUMNS = 2048, 64
 
 
 class TableAdam:
-    """The optimizer of the settings, on tables of one row per training; who steps is decided on the device.
+    """The optimizer of the settings, on one table per parameter; who steps is decided on the device.
 
-    counts: blocks x R, the steps that the parameters of each block have taken
-    reached: blocks x classes, whether bags of a class reach the parameters of a block
+    blocks: with one parameter each
+    counts: blocks x R, the steps that each parameter has taken
+    reached: blocks x classes, whether bags of a class reach the parameter
     """
 
     def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
@@ -26,7 +27,7 @@ class TableAdam:
         self._decouples = isinstance(optimizer, torch.optim.AdamW)
         device, trainings = blocks[0].values.device, len(blocks[0].values)
         self._moments = [{key: torch.zeros_like(block.values) for key in ("exp_avg", "exp_avg_sq")} for block in blocks]
-        self.counts = torch.zeros(len(blocks), trainings, dtype=torch.int32, device=device)
+        self.counts = torch.zeros(len(blocks), trainings, device=device)
         classes = range(1 + max(max(block.classes) for block in blocks))
         self.reached = torch.tensor(
             [[label in block.classes for label in classes] for block in blocks], dtype=torch.int8, device=device
@@ -38,18 +39,16 @@ class TableAdam:
         return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
     def states(self, block: int, number: int) -> dict[str, dict[str, Tensor]]:
-        """The state of each parameter of a block in a training, as views; empty before its first step."""
-        count = self.counts[block, number].float()
-        tables = {key: self._blocks[block].split(value[number]) for key, value in self._moments[block].items()}
+        """The state of each parameter of a block in a training, as views."""
+        moments = {key: self._blocks[block].split(value[number]) for key, value in self._moments[block].items()}
         return {
-            name: {"step": count.clone(), **{key: parts[name] for key, parts in tables.items()}}
+            name: {"step": self.counts[block, number], **{key: parts[name] for key, parts in moments.items()}}
             for name in self._blocks[block].shapes
-            if count
         }
 
     def set_state(self, block: int, number: int, states: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Replace the states of the parameters of a block in a training."""
-        self.counts[block, number] = int(next(iter(states.values()))["step"])
+        self.counts[block, number] = next(iter(states.values()))["step"]
         for key, table in self._moments[block].items():
             table[number] = self._blocks[block].joined([{name: state[key] for name, state in states.items()}])[0]
 
@@ -68,17 +67,30 @@ class TableAdam:
         gradients: n x ... of each parameter
         training, takes, target, factor: n; see `kernels.py`
         """
-        tables = joined_gradients(self._blocks, gradients)
-        clip_rows(self._blocks, self._options, tables, clip_norm)
+        if clip_norm is not None or any(options.get("clip_norm") is not None for options in self._options):
+            tables = joined_gradients(self._blocks, gradients)
+            clip_rows(self._blocks, self._options, tables, clip_norm)
+        else:
+            tables = [gradients[name] for block in self._blocks for name in block.shapes]
         for number, (block, table) in enumerate(zip(self._blocks, tables, strict=True)):
-            options, moments, size = self._options[block.group], self._moments[number], table.shape[1]
+            (shape,) = block.shapes.values()
+            gradient = table.reshape(len(table), -1, shape[-1] if shape else 1)
+            height, width = gradient.shape[1:]
+            columns = min(MOST_COLUMNS if height > 1 else VALUES_PER_PROGRAM, _power_of_2(width))
+            rows = min(VALUES_PER_PROGRAM // columns, _power_of_2(height))
+            options, moments = self._options[block.group], self._moments[number]
             beta1, beta2 = options["betas"]
-            adam_kernel[(-(-size // BLOCK), len(table))](
-                block.values, moments["exp_avg"], moments["exp_avg_sq"], table, training, takes, target, factor,
-                self.reached[number], self.counts[number], size, options["base_lr"], options["weight_decay"],
-                _log(beta1), _log(beta2), 1 - beta1, 1 - beta2, options["eps"], self._decouples, BLOCK,
+            adam_kernel[(-(-height // rows) * -(-width // columns), len(gradient))](
+                block.values, moments["exp_avg"], moments["exp_avg_sq"], gradient, training, takes, target, factor,
+                self.reached[number], self.counts[number], height, width, *gradient.stride(), options["base_lr"],
+                options["weight_decay"], _log(beta1), _log(beta2), 1 - beta1, 1 - beta2, options["eps"],
+                self._decouples, rows, columns,
             )  # fmt: skip
 
 
 def _log(beta: float) -> float:
     return math.log(beta) if beta else -math.inf
+
+
+def _power_of_2(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()

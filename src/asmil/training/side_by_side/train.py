@@ -21,6 +21,9 @@ from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import NotSideBySide
 from asmil.training.side_by_side.step import StackedSteps
+from asmil.training.turns import take_turns
+
+STACKS_ON_GPU, FEWEST_IN_STACK = 2, 8
 
 
 def fit_side_by_side(
@@ -53,11 +56,13 @@ def fit_side_by_side(
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
     with exact_arithmetic(trainers[0].progress.threads), stops as stop:
-        steps = _steps_for(trainers[0])(trainers, train, pool)
-        if recorded and steps.obstacle is not None:
-            raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
-        for number, trainer in enumerate(trainers):
-            trainer.evaluator = StackedEvaluator(steps, number)
+        stacks = _stacks(trainers, train, pool)
+        obstacle = stacks[0].obstacle
+        if recorded and obstacle is not None:
+            raise NotSideBySide(f"its steps cannot be recorded ({obstacle})")
+        for stack in stacks:
+            for number, trainer in enumerate(stack.trainers):
+                trainer.evaluator = StackedEvaluator(stack, number)
         on_start()
         parts = zip(trainers, train, val, strict=True)
         sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
@@ -65,19 +70,38 @@ def fit_side_by_side(
             while sessions := advanced(sessions):
                 due = [trainer for trainer, _ in sessions]
                 with timed("steps"):
-                    steps.run_epoch(due)
-                evaluated = {
-                    number: part.bags
-                    for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
-                    if trainer in due and part is not None
-                }
+                    run_epoch(stacks, due)
                 with timed("validation"):
-                    steps.predict_sources(evaluated)
+                    validated = {id(trainer): part.bags for trainer, part in zip(trainers, val, strict=True) if part}
+                    for stack in stacks:
+                        stack.predict_sources(
+                            {
+                                number: validated[id(trainer)]
+                                for number, trainer in enumerate(stack.trainers)
+                                if trainer in due and id(trainer) in validated
+                            }
+                        )
                 with timed("checkpoints"):
                     _save_together(due)
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
+
+
+def run_epoch(stacks: Sequence[StackedSteps], due: Sequence[Trainer]) -> None:
+    """The steps of one epoch of some of the trainings; those of several stacks run at the same time."""
+    running = [stack for stack in stacks if any(trainer in due for trainer in stack.trainers)]
+    take_turns([stack.epoch(due) for stack in running])
+    for stack in running:
+        stack.end_epoch()
+
+
+def _stacks(trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> list[StackedSteps]:
+    """One stack, or on a GPU several, each in a stream of its own: small operations do not occupy a GPU."""
+    kind = _steps_for(trainers[0])
+    count = 1 if kind is StackedSteps else min(STACKS_ON_GPU, -(-len(trainers) // FEWEST_IN_STACK))
+    parts = [slice(len(trainers) * i // count, len(trainers) * (i + 1) // count) for i in range(count)]
+    return [kind(trainers[part], train[part], pool) for part in parts]
 
 
 def _steps_for(trainer: Trainer) -> type[StackedSteps]:
