@@ -129,16 +129,16 @@ def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, monkeypatc
     config, parts = settings("clam_sb", anchor={"normalizer": "nsf"}, training=changes), make_parts()
     nobody = [None] * TRAININGS
     fit_side_by_side(trainers_of(config, folder=tmp_path / "whole"), parts, nobody)
-    original, calls = RecordedSteps.epoch, []
+    original, calls = RecordedSteps.run_epoch, []
 
     def killed_in_the_second_epoch(self, due):
         calls.append(due)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return original(self, due)
+        original(self, due)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RecordedSteps, "epoch", killed_in_the_second_epoch)
+        patch.setattr(RecordedSteps, "run_epoch", killed_in_the_second_epoch)
         with pytest.raises(KeyboardInterrupt):
             fit_side_by_side(trainers_of(config, folder=tmp_path / "resumed"), parts, nobody)
     fit_side_by_side(trainers_of(config, folder=tmp_path / "resumed"), parts, nobody)

@@ -90,16 +90,16 @@ def test_a_run_side_by_side_is_a_run_one_by_one(small_cohort, tmp_path, method, 
 def test_a_killed_run_ends_with_the_same_bits(small_cohort, tmp_path, monkeypatch, whole_checkpoints):
     config = settings("asmil", training={"epochs": 3, "checkpoint_seconds": 0})
     whole, _ = trained(small_cohort, tmp_path / "whole", config)
-    original, calls = step.StackedSteps.epoch, []
+    original, calls = step.StackedSteps.run_epoch, []
 
     def killed(self, due):
         calls.append(due)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return original(self, due)
+        original(self, due)
 
     with monkeypatch.context() as patch:
-        patch.setattr(step.StackedSteps, "epoch", killed)
+        patch.setattr(step.StackedSteps, "run_epoch", killed)
         with pytest.raises(KeyboardInterrupt):
             train_run(small_cohort, tmp_path / "resumed", config)
     resumed, observer = trained(small_cohort, tmp_path / "resumed", config)

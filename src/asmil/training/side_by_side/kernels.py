@@ -84,9 +84,9 @@ def adam_kernel(
     slot_stride, row_stride, column_stride, lr, decay, log_beta1, log_beta2, rest1, rest2, eps,
     DECOUPLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The step of torch's Adam (or AdamW) for a parameter, R x height x width; its gradient may have any strides.
+    """The step of torch's Adam (or AdamW) for a block, R x height x width; its gradient may have any strides.
 
-    REACHED: for each class, whether its bags reach the parameter. COUNTS (R): steps taken. rest1, rest2: 1 - beta.
+    REACHED: for each class, whether its bags reach the block. COUNTS (R): steps taken. rest1, rest2: 1 - beta.
     Grid: blocks, n.
     """
     slot = tl.program_id(1)
@@ -122,18 +122,18 @@ def end_kernel(
     TURN, POSITIONS, STEPS, COUNTS, REACHED, TRAINING, TAKES, TARGET, LOSSES, NOTED, trainings, longest, parts,
     classes, n, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Note the LOSSES (n x parts) in NOTED (R x longest x parts), and count the step. Grid: 1 + parameters.
+    """Note the LOSSES (n x parts) in NOTED (R x longest x parts), and count the step. Grid: 1 + blocks.
 
-    COUNTS (parameters x R): the steps that each parameter has taken; REACHED (parameters x classes) as in Adam.
+    COUNTS (blocks x R): the steps that each block has taken; REACHED (blocks x classes) as in Adam.
     """
     slot = tl.arange(0, SLOTS)
     takes = tl.load(TAKES + slot, mask=slot < n, other=0) != 0
     training = tl.load(TRAINING + slot, mask=takes, other=0)
-    parameter = tl.program_id(0) - 1
-    if parameter >= 0:
+    block = tl.program_id(0) - 1
+    if block >= 0:
         target = tl.load(TARGET + slot, mask=takes, other=0)
-        stepped = takes & (tl.load(REACHED + parameter * classes + target, mask=takes, other=0) != 0)
-        count = COUNTS + parameter * trainings + training
+        stepped = takes & (tl.load(REACHED + block * classes + target, mask=takes, other=0) != 0)
+        count = COUNTS + block * trainings + training
         tl.store(count, tl.load(count, mask=stepped, other=0.0) + 1.0, mask=stepped)
     else:
         position = tl.load(POSITIONS + training, mask=takes, other=0)

@@ -62,7 +62,7 @@ class RecordedSteps(StackedSteps):
     """The steps of R trainings; on a GPU they are recorded, if the method allows it."""
 
     draws: CountedDraws
-    parameters_apart = True
+    large_apart = True
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         super().__init__(trainers, train, pool)
@@ -78,7 +78,7 @@ class RecordedSteps(StackedSteps):
         self._positions = torch.zeros(count, dtype=torch.int64, device=device)
         self._order, self._classes = torch.zeros(2, count, self._longest, dtype=torch.int64, device=device)
         self._factors = torch.zeros(count, self._longest, device=device)
-        self._losses_noted = torch.zeros(count, self._longest, len(self.form.part_names), device=device)
+        self._noted = torch.zeros(count, self._longest, len(self.form.part_names), device=device)
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         if self.obstacle is None:
             self._memory = torch.cuda.graph_pool_handle()
@@ -110,19 +110,14 @@ class RecordedSteps(StackedSteps):
         self._adam = TableAdam(blocks, optimizer)
         return self._adam
 
-    def _start_steps(self, orders: Sequence[Sequence[int]]) -> Iterator[None]:
+    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
         bags = [[numbers[i] for i in order] for numbers, order in zip(self._numbers, orders, strict=True)]
         turns = self._recorded_turns(bags)
         self._begin_epoch(turns, orders, bags)
         for turn in turns:
             self._start(Shape(len(turn.due), turn.rows, turn.padded))
-            yield
-
-    def _losses_of_epoch(self) -> Sequence[Tensor]:
-        if self.obstacle is None:
-            torch.cuda.current_stream(self.device).wait_stream(self._side)
-        losses = self._losses_noted.cpu()
-        return [losses[number, : len(order)] for number, order in enumerate(self._orders)]
+        losses = self._noted.cpu()
+        return [losses[number, : len(order)] for number, order in enumerate(orders)]
 
     def _recorded_turns(self, bags: Sequence[Sequence[int]]) -> list[RecordedTurn]:
         sizes = self.bags.pool.sizes
@@ -149,8 +144,6 @@ class RecordedSteps(StackedSteps):
         self._factors.copy_(factors)
         self._positions.zero_()
         self._turn_number.zero_()
-        if self.obstacle is None:
-            self._side.wait_stream(torch.cuda.current_stream(self.device))
 
     def _rates(self, first: int, count: int) -> list[float]:
         """The factors of the learning rate in an epoch of `count` steps that starts at a step."""
@@ -161,11 +154,9 @@ class RecordedSteps(StackedSteps):
         if self.obstacle is None and shape not in self._graphs:
             self._record(shape)
         if self.obstacle is None:
-            with torch.cuda.stream(self._side):
-                self._graphs[shape].replay()
+            self._graphs[shape].replay()
         else:
-            with self._training_arithmetic():
-                self._take(shape)
+            self._take(shape)
 
     def _take(self, shape: Shape) -> None:
         """The operations of a step."""
@@ -181,18 +172,19 @@ class RecordedSteps(StackedSteps):
         drawn, targets = self.draws.of_seeds(slots.seed, shape.rows), slots.target.unsqueeze(1)
         losses, values, output = self._losses(features, mask, targets, drawn, trained | fixed)
         gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
-        active = self._active(slots, numbers)
         if self.rehearsal.started:
-            self.stack.set_buffers(self.rehearsal.started, active & (self.draws.steps == 0))
+            first = self._active(slots, numbers) & (self.draws.steps == 0)
+            self.stack.set_buffers(self.rehearsal.started, first)
         clip_norm = self.trainers[0].settings.clip_norm
         self._adam.step_slots(gradients, slots.training, slots.takes, slots.target, slots.factor, clip_norm)
-        self.stack.move_copies(active)
+        if self.stack.has_copies:
+            self.stack.move_copies(self._active(slots, numbers))
         if self.form.has_after_step:
-            self._after_step(numbers, features, mask, output, targets, active)
+            self._after_step(numbers, features, mask, output, targets, self._active(slots, numbers))
         reached, parts = self._adam.reached, values.shape[1]
         end_kernel[(1 + len(reached),)](
             self._turn_number, self._positions, self.draws.steps, self._adam.counts, reached, slots.training,
-            slots.takes, slots.target, values.float().contiguous(), self._losses_noted, len(self.trainers),
+            slots.takes, slots.target, values.float().contiguous(), self._noted, len(self.trainers),
             self._longest, parts, reached.shape[1], count, _power_of_2(count),
         )  # fmt: skip
 
@@ -225,26 +217,25 @@ class RecordedSteps(StackedSteps):
         firsts = [[numbers[order[0]]] for numbers, order in zip(self._numbers, orders, strict=True)]
         turn = self._recorded_turns(firsts)[0]
         self.form.train()
-        self._record(Shape(len(turn.due), turn.rows, turn.padded))
+        with self._training_arithmetic():
+            self._record(Shape(len(turn.due), turn.rows, turn.padded))
 
     def _record(self, shape: Shape) -> None:
         """Record a step; sets `obstacle` if this is not possible."""
-        torch.cuda.synchronize(self.device)  # the steps before this one use the same memory
-        with self._training_arithmetic():
-            self._take_in_vain(shape)
-            torch.cuda.synchronize(self.device)
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.stream(self._side):
-                    # other threads may use the GPU at the same time to read features
-                    graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
-                    try:
-                        self._take(shape)
-                    finally:
-                        graph.capture_end()
-            except RuntimeError as error:
-                self.obstacle = str(error).splitlines()[0]
-                return
+        self._take_in_vain(shape)
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(self._side):
+                # other threads may use the GPU at the same time to read features
+                graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+                try:
+                    self._take(shape)
+                finally:
+                    graph.capture_end()
+        except RuntimeError as error:
+            self.obstacle = str(error).splitlines()[0]
+            return
         self._graphs[shape] = graph
 
     def _take_in_vain(self, shape: Shape) -> None:

@@ -12,6 +12,9 @@ from asmil.attention.ema import EmaCopy
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side.rehearsal import BagLoss, Rehearsal
 
+LARGE = 4096
+"""Values of a parameter from which on copying its gradient takes longer than starting another kernel."""
+
 
 class Block:
     """Trained parameters that are always stepped together: of one optimizer group, reached by the same classes.
@@ -64,17 +67,18 @@ class Stack:
     The models, stabilizers and optimizers of the trainings become views of these tensors, so that the training loop
     reads and saves them as they are.
 
-    apart: whether every parameter is a block of its own
+    large_apart: whether every large parameter is a block of its own
     trained: the parameters that the loss reaches
     fixed: all other tensors
+    has_copies: whether EMA copies move with every step
     """
 
     def __init__(
-        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, *, apart: bool
+        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, large_apart: bool
     ) -> None:
         self._trainers = trainers
         self._owned = [_named_tensors(BagLoss(trainer)) for trainer in trainers]
-        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, apart)
+        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, large_apart)
         self.trained = {name: value for block in self._blocks for name, value in block.split(block.values).items()}
         self.fixed = {
             name: torch.stack([own[name].detach() for own in self._owned])
@@ -88,6 +92,7 @@ class Stack:
             for name, stabilizer in rehearsal.form.stabilizers.items()
             if isinstance(stabilizer, EmaCopy) and stabilizer.update_when == "step"
         }
+        self.has_copies = bool(self._copies)
         self._adopt_moments()
 
     def bind(self, form: BagLoss) -> None:
@@ -254,10 +259,15 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def joined_gradients(blocks: Sequence[Block], gradients: Mapping[str, Tensor]) -> list[Tensor]:
-    """The gradients (n x ... each) of the parameters of each block, n x P."""
+def joined_gradients(blocks: Sequence[Block], gradients: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
+    """The gradients (n x ... each) of the parameters of each block, n x P.
+
+    copy: False: the gradient of a block of a single parameter is returned as it is
+    """
     return [
-        torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
+        gradients[next(iter(block.shapes))]
+        if len(block.shapes) == 1 and not copy
+        else torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
         for block in blocks
     ]
 
@@ -285,16 +295,17 @@ def clip_rows(
 
 
 def _blocks(
-    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]], apart: bool
+    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]], large_apart: bool
 ) -> list[Block]:
     names = {id(tensor): name for name, tensor in owned[0].items()}
     together: dict[tuple[int, frozenset[int], str], list[str]] = {}
     for group, options in enumerate(trainer.optimizer.param_groups):
         for parameter in options["params"]:
             name = names[id(parameter)]
+            own = name if large_apart and parameter.numel() >= LARGE else ""
             if name in reached:
-                together.setdefault((group, reached[name], name if apart else ""), []).append(name)
-    return [Block(group, classes, own, owned) for (group, classes, _), own in together.items()]
+                together.setdefault((group, reached[name], own), []).append(name)
+    return [Block(group, classes, joined, owned) for (group, classes, _), joined in together.items()]
 
 
 def _named_tensors(form: BagLoss) -> dict[str, Tensor]:

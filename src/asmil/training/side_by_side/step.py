@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._pytree import tree_map
 
+from asmil.models.base import Output
 from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import batched_draws
 from asmil.training.labeled_bags import BagSource, LabeledBags
@@ -25,7 +27,7 @@ from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.plain_forms import plain_forms
-from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, plain_bag, rehearse
+from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, output_of, plain_bag, rehearse, tensors_of
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
 from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
@@ -65,10 +67,11 @@ class StackedSteps:
     train: the training bags of each training
     pool: where the bags are held
     obstacle: why steps are not recorded as CUDA graphs; None if they are
+    large_apart: whether every large parameter has a table of its own
     """
 
     obstacle: str | None = "its operations are started one by one"
-    parameters_apart = False
+    large_apart = False
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
@@ -78,6 +81,7 @@ class StackedSteps:
         self._labels = [part.targets.tolist() for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
         self._predicted: list[dict[int, Tensor]] = [{} for _ in trainers]
+        self._described: list[dict[int, Output]] = [{} for _ in trainers]
         model = trainers[0].model
         self._fewest, self._cost = model.padding_from, StepCost.of(model, self.device.type)
         firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
@@ -91,7 +95,7 @@ class StackedSteps:
         self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
         self.draws = self._build_draws(features[0])
-        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, apart=self.parameters_apart)
+        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.large_apart)
         self._check(firsts)
         self.stack.bind(self.form)
 
@@ -105,50 +109,42 @@ class StackedSteps:
         self._optimizer = RowOptimizer(blocks, optimizer)
         return self._optimizer
 
-    def epoch(self, due: Sequence[Trainer]) -> Iterator[None]:
-        """Start the steps of an epoch of some of the trainings, one with each iteration; then call `end_epoch`."""
-        self._started, self._due = time.monotonic(), due
-        self._orders = [
+    def run_epoch(self, due: Sequence[Trainer]) -> None:
+        """The steps of one epoch of some of the trainings."""
+        started = time.monotonic()
+        orders = [
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
-        for own in self._predicted:
-            own.clear()
+        for known in (*self._predicted, *self._described):
+            known.clear()
         self.form.train()
-        return self._start_steps(self._orders)
-
-    def end_epoch(self) -> None:
-        """Read the losses of the epoch and count its steps."""
-        seconds, losses = time.monotonic() - self._started, self._losses_of_epoch()
-        for number, (trainer, order) in enumerate(zip(self.trainers, self._orders, strict=True)):
-            if trainer not in self._due:
+        with self._training_arithmetic():
+            losses = self._take_steps(orders)
+        for number, (trainer, order) in enumerate(zip(self.trainers, orders, strict=True)):
+            if trainer not in due:
                 continue
             self._steps[number] += len(order)
             if trainer.folder is not None:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
             set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, len(order)))
-            trainer.note_epoch(losses[number].double(), order, self.train[number], seconds)
+            trainer.note_epoch(losses[number].double(), order, self.train[number], time.monotonic() - started)
 
-    def _start_steps(self, orders: Sequence[Sequence[int]]) -> Iterator[None]:
-        """Start the steps of an epoch, given the order of bags of each training."""
+    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+        """Take the steps of an epoch; return the parts of the losses of each training, bags x P."""
         per_epoch, steps = [len(order) for order in orders], list(self._steps)
-        self._noted: list[list[int]] = [[] for _ in orders]
-        self._values: list[Tensor] = []
+        noted: list[list[int]] = [[] for _ in orders]
+        losses: list[Tensor] = []
         taken = 0
         for turn in self._turns(orders):
-            with self._training_arithmetic():
-                self._values.append(self._step(turn, steps, per_epoch))
+            losses.append(self._step(turn, steps, per_epoch))
             for number, slot in turn.active.items():
                 steps[number] += 1
-                self._noted[number].append(taken + slot)
+                noted[number].append(taken + slot)
             taken += len(turn.bags)
-            yield
-
-    def _losses_of_epoch(self) -> Sequence[Tensor]:
-        """The parts of the losses of each training, bags x P."""
-        values = torch.cat(self._values)
-        return [values[own] for own in self._noted]
+        values = torch.cat(losses)
+        return [values[own] for own in noted]
 
     # Which bags
 
@@ -280,9 +276,38 @@ class StackedSteps:
             wanted[number] = self.bags.numbers(source)
         self.predict(wanted)
 
-    @torch.no_grad()
     def predict(self, wanted: Sequence[Sequence[int]]) -> None:
         """Compute the logits of each training for some bags, by number in the pool."""
+        for number, bags, logits in self._read(lambda output: output.logits, wanted):
+            self._predicted[number].update(zip(bags, logits, strict=True))
+
+    def outputs(self, number: int, bags: Sequence[int]) -> list[Output]:
+        """The outputs of a training for some bags; those that any training records are computed for all at once.
+
+        Tensors in `extras` that belong to tiles keep their padding.
+        """
+        own = self._described[number]
+        if any(bag not in own for bag in bags):
+            recorded = [trainer.recorder.bags if trainer.recorder else [] for trainer in self.trainers]
+            wanted = [[self.bags.numbers(source)[index] for source, index in chosen] for chosen in recorded]
+            wanted[number] = list(bags)
+            for training, read, values in self._read(tensors_of, wanted):
+                for i, bag in enumerate(read):
+                    self._described[training][bag] = self._output(_at(values, i), self.bags.pool.sizes[bag])
+        return [own[bag] for bag in bags]
+
+    @staticmethod
+    def _output(values: dict[str, Any], tiles: int) -> Output:
+        output = output_of(values)
+        output.scores = None if output.scores is None else output.scores[:, :tiles]
+        output.instance_logits = None if output.instance_logits is None else output.instance_logits[:tiles]
+        return output
+
+    @torch.no_grad()
+    def _read(
+        self, read: Callable[[Output], Any], wanted: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[int, Sequence[int], Any]]:
+        """What `read` gives for the outputs of each training for some bags: training, bags, tensors on the CPU."""
         self.form.eval()
         slots = [number for number, bags in enumerate(wanted) if bags]
         if not slots:
@@ -290,23 +315,22 @@ class StackedSteps:
         numbers = torch.tensor(slots, device=self.device) if len(slots) < len(wanted) else None
         tensors = self._model_tensors(numbers, "model.")
 
-        def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
-            logits: Tensor = functional_call(self.form.model, tensors, (plain_bag(features, mask),)).logits
-            return logits
+        def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
+            return read(functional_call(self.form.model, tensors, (plain_bag(features, mask),)))
 
-        def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
+        def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
             in_dims = (0, None if mask is None else 0, None)
             return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
-        with self._stacked_arithmetic():
-            for bags, padded in self._evaluated([wanted[number] for number in slots]):
-                rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+        for bags, padded in self._evaluated([wanted[number] for number in slots]):
+            rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+            with self._stacked_arithmetic():
                 features, mask = self.bags.together(
                     torch.tensor(bags, device=self.device), rows, numbers, padded=padded
                 )
-                logits = _stacked(of_bags)(features, mask, tensors).cpu()
-                for number, own, values in zip(slots, bags, logits, strict=True):
-                    self._predicted[number].update(zip(own, values, strict=True))
+                values = tree_map(Tensor.cpu, _stacked(of_bags)(features, mask, tensors))
+            for slot, own in enumerate(bags):
+                yield slots[slot], own, _at(values, slot)
 
     def _model_tensors(self, numbers: Tensor | None, without: str) -> dict[str, Tensor]:
         """The tensors of the models of some trainings, n x ..., without gradients; their names without a prefix."""
@@ -405,6 +429,11 @@ class StackedSteps:
                 yield
         finally:
             torch.backends.mkldnn.enabled = before
+
+
+def _at(values: Any, index: int) -> Any:
+    """Stacked tensors at an index of their first axis."""
+    return tree_map(lambda value: value[index], values)
 
 
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:

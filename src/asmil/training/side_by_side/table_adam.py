@@ -1,4 +1,4 @@
-"""Adam and AdamW for the stacked parameters of many trainings, with one kernel per parameter."""
+"""Adam and AdamW for the stacked parameters of many trainings, with one kernel per block."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ VALUES_PER_PROGRAM, MOST_COLUMNS = 2048, 64
 
 
 class TableAdam:
-    """The optimizer of the settings, on one table per parameter; who steps is decided on the device.
+    """The optimizer of the settings, on one table per block; who steps is decided on the device.
 
-    blocks: with one parameter each
-    counts: blocks x R, the steps that each parameter has taken
-    reached: blocks x classes, whether bags of a class reach the parameter
+    counts: blocks x R, the steps that the parameters of each block have taken
+    reached: blocks x classes, whether bags of a class reach the parameters of a block
     """
 
     def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
@@ -67,14 +66,12 @@ class TableAdam:
         gradients: n x ... of each parameter
         training, takes, target, factor: n; see `kernels.py`
         """
-        if clip_norm is not None or any(options.get("clip_norm") is not None for options in self._options):
-            tables = joined_gradients(self._blocks, gradients)
+        clips = clip_norm is not None or any(options.get("clip_norm") is not None for options in self._options)
+        tables = joined_gradients(self._blocks, gradients, copy=clips)
+        if clips:
             clip_rows(self._blocks, self._options, tables, clip_norm)
-        else:
-            tables = [gradients[name] for block in self._blocks for name in block.shapes]
         for number, (block, table) in enumerate(zip(self._blocks, tables, strict=True)):
-            (shape,) = block.shapes.values()
-            gradient = table.reshape(len(table), -1, shape[-1] if shape else 1)
+            gradient = table.flatten(1, -2) if table.ndim > 2 else table.unsqueeze(1)
             height, width = gradient.shape[1:]
             columns = min(MOST_COLUMNS if height > 1 else VALUES_PER_PROGRAM, _power_of_2(width))
             rows = min(VALUES_PER_PROGRAM // columns, _power_of_2(height))

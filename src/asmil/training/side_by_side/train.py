@@ -21,9 +21,6 @@ from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import NotSideBySide
 from asmil.training.side_by_side.step import StackedSteps
-from asmil.training.turns import take_turns
-
-STACKS_ON_GPU, FEWEST_IN_STACK = 2, 8
 
 
 def fit_side_by_side(
@@ -56,13 +53,11 @@ def fit_side_by_side(
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
     with exact_arithmetic(trainers[0].progress.threads), stops as stop:
-        stacks = _stacks(trainers, train, pool)
-        obstacle = stacks[0].obstacle
-        if recorded and obstacle is not None:
-            raise NotSideBySide(f"its steps cannot be recorded ({obstacle})")
-        for stack in stacks:
-            for number, trainer in enumerate(stack.trainers):
-                trainer.evaluator = StackedEvaluator(stack, number)
+        steps = _steps_for(trainers[0])(trainers, train, pool)
+        if recorded and steps.obstacle is not None:
+            raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
+        for number, trainer in enumerate(trainers):
+            trainer.evaluator = StackedEvaluator(steps, number)
         on_start()
         parts = zip(trainers, train, val, strict=True)
         sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
@@ -70,38 +65,19 @@ def fit_side_by_side(
             while sessions := advanced(sessions):
                 due = [trainer for trainer, _ in sessions]
                 with timed("steps"):
-                    run_epoch(stacks, due)
+                    steps.run_epoch(due)
+                evaluated = {
+                    number: part.bags
+                    for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
+                    if trainer in due and part is not None
+                }
                 with timed("validation"):
-                    validated = {id(trainer): part.bags for trainer, part in zip(trainers, val, strict=True) if part}
-                    for stack in stacks:
-                        stack.predict_sources(
-                            {
-                                number: validated[id(trainer)]
-                                for number, trainer in enumerate(stack.trainers)
-                                if trainer in due and id(trainer) in validated
-                            }
-                        )
+                    steps.predict_sources(evaluated)
                 with timed("checkpoints"):
                     _save_together(due)
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
-
-
-def run_epoch(stacks: Sequence[StackedSteps], due: Sequence[Trainer]) -> None:
-    """The steps of one epoch of some of the trainings; those of several stacks run at the same time."""
-    running = [stack for stack in stacks if any(trainer in due for trainer in stack.trainers)]
-    take_turns([stack.epoch(due) for stack in running])
-    for stack in running:
-        stack.end_epoch()
-
-
-def _stacks(trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> list[StackedSteps]:
-    """One stack, or on a GPU several, each in a stream of its own: small operations do not occupy a GPU."""
-    kind = _steps_for(trainers[0])
-    count = 1 if kind is StackedSteps else min(STACKS_ON_GPU, -(-len(trainers) // FEWEST_IN_STACK))
-    parts = [slice(len(trainers) * i // count, len(trainers) * (i + 1) // count) for i in range(count)]
-    return [kind(trainers[part], train[part], pool) for part in parts]
 
 
 def _steps_for(trainer: Trainer) -> type[StackedSteps]:
@@ -134,6 +110,10 @@ class StackedEvaluator:
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
-        trainer = self.steps.trainers[self.number]
-        bags = (bag for source, index in chosen for bag in source.stream([index]))
-        return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
+        steps = self.steps
+        trainer = steps.trainers[self.number]
+        if steps.device.type == "cpu":
+            bags = (bag for source, index in chosen for bag in source.stream([index]))
+            return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
+        numbers = [steps.bags.numbers(source)[index] for source, index in chosen]
+        return [Said.of(trainer.model, output) for output in steps.outputs(self.number, numbers)]
