@@ -33,12 +33,12 @@ from asmil.files import write_json
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.executors import MOST_SIDE_BY_SIDE
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
-from asmil.training.side_by_side import step as stacked_step
 from asmil.training.side_by_side.bags import NotSideBySide
+from asmil.training.side_by_side.schedule import MOST_AT_ONCE
+from asmil.training.side_by_side.step import StackedSteps
 from asmil.training.side_by_side.train import fit_side_by_side
 from markdown_table import markdown_table
 from measuring import about, synchronize
@@ -128,16 +128,16 @@ class Measured:
     def together(self) -> list[float]:
         """Seconds of the steps of every epoch, of all trainings side by side; as many at once as in a run."""
         pool = ResidentBags(self.trainers[0].model.in_features, self.device, torch.float32)
-        original, epochs = stacked_step.StackedSteps.run_epoch, []
+        original, epochs = StackedSteps.run_epoch, []
 
         def timed(steps: Any, due: Any) -> None:
             started = self.clock()
             original(steps, due)
             epochs.append(self.clock() - started)
 
-        groups = -(-len(self.trainers) // MOST_SIDE_BY_SIDE[self.device.type])
+        groups = -(-len(self.trainers) // MOST_AT_ONCE[self.device.type])
         per_epoch: list[float] = []
-        stacked_step.StackedSteps.run_epoch = timed  # type: ignore[assignment, method-assign]
+        StackedSteps.run_epoch = timed  # type: ignore[method-assign]
         try:
             for group in range(groups):
                 chosen = slice(len(self.trainers) * group // groups, len(self.trainers) * (group + 1) // groups)
@@ -145,7 +145,7 @@ class Measured:
                 fit_side_by_side(self.trainers[chosen], self.train[chosen], self.val[chosen], pool)
                 per_epoch = [a + b for a, b in zip(epochs, per_epoch or [0.0] * len(epochs), strict=True)]
         finally:
-            stacked_step.StackedSteps.run_epoch = original  # type: ignore[method-assign]
+            StackedSteps.run_epoch = original  # type: ignore[method-assign]
         return per_epoch
 
     def alone(self, number: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,12 +17,16 @@ from asmil.errors import AsmilError
 from asmil.machine.arithmetic import exact_arithmetic
 from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel, Output
+from asmil.models.batch import run_batch
 
 CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}
 """Bags up to this size are processed at once; larger ones are streamed if the method can, with the same result."""
 
 ESTIMATED_FROM_TILES = 65_536
 """For larger bags of methods that cannot be streamed, the memory is checked first."""
+
+SHORT_TILES, BAGS_AT_ONCE = 1024, 64
+"""Bags of up to this many tiles are computed together on a GPU, this many at once."""
 
 _SMALLEST_CHUNK = 256
 
@@ -64,6 +68,38 @@ def infer(
             chunk = max(_SMALLEST_CHUNK, min(chunk, len(bag)) // 2)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
+
+
+def infer_all(model: MILModel, bags: Iterable[Bag], device: torch.device) -> Iterator[tuple[Bag, Output]]:
+    """Every bag with its output, as `infer` gives it up to rounding; on a GPU, short bags are computed together."""
+    fewest = model.padding_from if device.type == "cuda" else None
+    together: list[Bag] = []
+    for bag in bags:
+        if fewest is None or not fewest <= len(bag) <= SHORT_TILES:
+            yield from _infer_together(model, together, device)
+            yield bag, infer(model, bag, device)
+            together = []
+            continue
+        together.append(bag)
+        if len(together) == BAGS_AT_ONCE:
+            yield from _infer_together(model, together, device)
+            together = []
+    yield from _infer_together(model, together, device)
+
+
+@exact_arithmetic()
+@torch.inference_mode()
+def _infer_together(model: MILModel, bags: Sequence[Bag], device: torch.device) -> list[tuple[Bag, Output]]:
+    if not bags:
+        return []
+    model.eval()
+    for bag in bags:
+        model.refuse_misfit(bag)
+    outputs = run_batch(model, Bag.collate(bags).to(device))
+    return [
+        (bag, _finite(bag, model.with_offset(_to_cpu(output), None if bag.offset is None else bag.offset.cpu())))
+        for bag, output in zip(bags, outputs, strict=True)
+    ]
 
 
 def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:

@@ -81,15 +81,16 @@ class TrainingConfig(Settings):
     seed: int = Field(0, ge=0, description="seed of the first training and of generated splits")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="precision of training; auto: bf16 autocast on a GPU that supports it, else fp32; bf16 is an error "
-        "on a CPU without bf16 instructions. Validation and prediction use fp32",
+        description="precision of training; auto: bf16 autocast on a GPU that supports it (TF32 where folds and seeds "
+        "train side by side), else fp32; bf16 is an error on a CPU without bf16 instructions. Validation and "
+        "prediction use fp32",
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     executor: Literal["auto", "plain", "graphed", "fused", "side_by_side"] = Field(
         "auto",
-        description="how steps are computed; auto: on a GPU fused kernels or CUDA graphs, elsewhere folds and seeds "
-        "side by side, if they apply, else plain; others than plain are an error if they do not apply "
-        "(docs/performance.md)",
+        description="how steps are computed; auto: on a GPU fused kernels, folds and seeds side by side, or CUDA "
+        "graphs, elsewhere folds and seeds side by side, if they apply, else plain; others than plain are an error "
+        "if they do not apply (docs/performance.md)",
     )
     checkpoint_seconds: float = Field(20, ge=0, description="minimum time between two checkpoints, in seconds")
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(

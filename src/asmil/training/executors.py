@@ -5,7 +5,7 @@
 | plain | `loop.py`, one training at a time | everything that no other executor honors |
 | graphed | `graphed/step.py`, CUDA graphs, the seeds of a fold at the same time | GPUs |
 | fused | `fused/step.py`, kernels of ASMIL, many trainings at once | GPUs |
-| side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once | short bags; `asmil classic` |
+| side_by_side | `side_by_side/step.py`, stacked models, folds and seeds at once; on GPUs in CUDA graphs | short bags |
 
 All share one loop: `Trainer.session` does everything else, and yields when the steps of an epoch are due. `honored.py`
 declares what each executor honors. This module chooses the executor for the trainings of a run.
@@ -23,6 +23,7 @@ import torch
 from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
 from asmil.models.base import MILModel
+from asmil.models.blocks.tile_passes import HAS_TRITON
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import Executor, Progress
 from asmil.training.fold_seed_job import FoldSeedJob
@@ -37,15 +38,13 @@ OnStart = Callable[[FoldSeedJob, int], None]
 """Called when a job starts, with the job and its number of epochs."""
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
-PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "side_by_side", "plain")
-MOST_SIDE_BY_SIDE = {"cpu": 32, "cuda": 64}
-"""Trainings side by side, by kind of device; with more, their weights no longer fit into the caches of a CPU."""
+PREFERENCE: tuple[Executor, ...] = ("fused", "side_by_side", "graphed", "plain")
 LOOKED_AT = 64
 """Bags whose lengths decide whether trainings run side by side."""
 DESCRIPTIONS: dict[Executor, str] = {
     "fused": "fused kernels, many trainings at once",
     "graphed": "CUDA graphs, the seeds of a fold at once",
-    "side_by_side": "folds and seeds side by side",
+    "side_by_side": "short bags, folds and seeds side by side",
     "plain": "plain PyTorch, one training after the other",
 }
 
@@ -112,7 +111,7 @@ class JobRunner:
                     "on another machine, or give another --out"
                 )
         on_gpu = jobs[0].data.device.type == "cuda"
-        others: Sequence[Executor] = ("graphed", "side_by_side") if on_gpu else ("side_by_side",)
+        others: Sequence[Executor] = ("side_by_side", "graphed") if on_gpu else ("side_by_side",)
         why = "; ".join(f"{other.replace('_', ' ')}: {reasons[other]}" for other in others if reasons.get(other))
         for executor in dict.fromkeys(chosen):
             explained = f" ({why})" if executor == "plain" and why else ""
@@ -142,7 +141,10 @@ class JobRunner:
             return f"the features are not in memory (data.cache = {job.data.loader.cache})"
         if job.config.training.executor == "side_by_side":
             return None
-        return work_reason(model, self._mean_tiles(job), job.data.device.type)
+        device = job.data.device.type
+        if device == "cuda" and not HAS_TRITON and self._reason("graphed", job) is None:
+            return "it needs Triton to be faster than CUDA graphs of single trainings"
+        return work_reason(model, self._mean_tiles(job), device)
 
     def _mean_tiles(self, job: FoldSeedJob) -> float:
         bags = job.train.bags
@@ -153,9 +155,11 @@ class JobRunner:
         """How many trainings like this one an executor runs at the same time: as many as fit on the device."""
         if executor == "plain":
             return 1
-        if executor == "side_by_side":
-            return MOST_SIDE_BY_SIDE[job.data.device.type]
         model, pool = job.model_and_task()[0], self._resident(job)
+        if executor == "side_by_side":
+            from asmil.training.side_by_side.schedule import trainings_that_fit as stacked_that_fit
+
+            return stacked_that_fit(model, pool)
         if executor == "fused":
             from asmil.training.fused.train import members_that_fit
 
@@ -177,9 +181,10 @@ class JobRunner:
         if executor == "side_by_side":
             reason = self._fit_side_by_side(jobs, trainers, start)
             if reason is not None:
-                self._tell(f"executor: {DESCRIPTIONS['plain']} (side by side: {reason})")
-                for job in jobs:
-                    yield from self._train("plain", [job], on_start, on_epoch)
+                other: Executor = "graphed" if self._reason("graphed", jobs[0]) is None else "plain"
+                self._tell(f"executor: {DESCRIPTIONS[other]} (side by side: {reason})")
+                for together in self._groups(other, jobs):
+                    yield from self._train(other, together, on_start, on_epoch)
                 return
         else:
             start()
@@ -214,8 +219,9 @@ class JobRunner:
         from asmil.training.side_by_side.train import fit_side_by_side
 
         train, val = [job.train for job in jobs], [job.val for job in jobs]
+        has_choice = jobs[0].config.training.executor == "auto" and self._reason("graphed", jobs[0]) is None
         try:
-            fit_side_by_side(trainers, train, val, self._resident(jobs[0]), start)
+            fit_side_by_side(trainers, train, val, self._resident(jobs[0]), start, recorded=has_choice)
         except NotSideBySide as obstacle:
             return str(obstacle)
         return None
@@ -280,7 +286,7 @@ def executor_here(device: torch.device) -> str:
     reason = GRAPHED.machine(device)
     if reason is not None:
         return f"{side_by_side}, else plain PyTorch ({reason})"
-    graphs = "CUDA graphs for the methods whose bags can be padded, all seeds of a fold at once"
+    graphs = "else CUDA graphs for the methods whose bags can be padded, all seeds of a fold at once"
     reason = FUSED.machine(device)
-    described = f"fused kernels for asmil, {graphs}" if reason is None else f"{graphs} ({reason})"
-    return f"{described}; {side_by_side}"
+    fused = "fused kernels for asmil" if reason is None else f"no fused kernels ({reason})"
+    return f"{fused}; {side_by_side}; {graphs}"

@@ -25,7 +25,7 @@ from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
-from asmil.models.inference import infer
+from asmil.models.inference import infer_all
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import CheckpointStore, Executor, Progress
 from asmil.runs.config import RunConfig
@@ -102,6 +102,11 @@ class Trainer:
     def total_epochs(self) -> int:
         """The epochs of all stages, if none is stopped early."""
         return sum(stage.epochs or self.settings.epochs for stage in self.stages)
+
+    @property
+    def random_key(self) -> int:
+        """31 random bits: executors that draw on the device compute all numbers from them and the number of a step."""
+        return seed_number(self.seed, self.fold, 6) & 0x7FFFFFFF
 
     def _set_up_stage(self) -> None:
         """Create the model, optimizer and stabilizers of the current stage of `progress`."""
@@ -420,8 +425,8 @@ class Trainer:
         """
         logits = []
         with exact_arithmetic(self.progress.threads):
-            for bag in bags.stream(range(len(bags)) if indices is None else indices):
-                output = infer(self.model, bag, self.device)
+            chosen = bags.stream(range(len(bags)) if indices is None else indices)
+            for bag, output in infer_all(self.model, chosen, self.device):
                 logits.append(output.logits)
                 if on_output is not None:
                     on_output(self.model, bag, output)

@@ -69,6 +69,11 @@ class AttentionRecorder:
     def __bool__(self) -> bool:
         return bool(self._chosen)
 
+    @property
+    def bags(self) -> list[tuple[BagSource, int]]:
+        """The recorded bags, each as a source and an index."""
+        return [(recorded.labeled.bags, recorded.index) for recorded in self._chosen]
+
     def is_due(self, step: int, epoch_ended: bool) -> bool:
         """Whether to record now: at the start, at the end of an epoch, or every given number of steps."""
         every = self.settings.every
@@ -86,8 +91,7 @@ class AttentionRecorder:
         said, self._noted = self._noted, {}
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
         if describer is not None:
-            chosen = [self._chosen[slide] for slide in missing]
-            outputs = describer.said([(recorded.labeled.bags, recorded.index) for recorded in chosen])
+            outputs = describer.said([self.bags[slide] for slide in missing])
             said |= zip(missing, outputs, strict=True)
         else:
             for slide, bag in zip(missing, self._bags(missing), strict=True):

@@ -10,12 +10,12 @@ from asmil.runs.epochs import read_epochs
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
-from asmil.training.graphed.step import padded_length
 from asmil.training.graphed.train import fit_graphed
 from asmil.training.honored import GRAPHED
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
+from asmil.training.turns import padded_length
 
 WIDTH = 16
 LENGTHS = (1, 2, 9, 16, 17, 40, 63, 64, 65, 130)

@@ -11,12 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 from asmil import AsmilError, methods
+from asmil.models.inference import infer
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.honored import NOT_ABOUT_STEPS, declared
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import NotSideBySide, StandardizedBags
 from asmil.training.side_by_side.plain_forms import PLAIN, plain_forms
 from asmil.training.side_by_side.schedule import common_steps
@@ -434,3 +436,21 @@ def test_steps_keep_every_order_and_share_what_they_can():
     others = [draw.choice(6, 9).tolist() for _ in range(4)]
     taken = [[key for key, active in common_steps(others) if number in active] for number in range(4)]
     assert taken == others
+
+
+@pytest.mark.parametrize("name", ["abmil", "asmil", "clam_mb", "dsmil", "transmil"])
+def test_outputs_of_recorded_bags_are_those_of_inference(name):
+    made = make()
+    config = settings(name)
+    sources, targets = plain_bags(made)
+    trainers = trainers_of(config, made[2])
+    labeled = [LabeledBags(*pair) for pair in zip(sources, targets, strict=True)]
+    pool = ResidentBags(WIDTH, torch.device("cpu"), torch.float32)
+    steps = StackedSteps(trainers, labeled, pool)
+    for number, source in enumerate(sources):
+        bags = list(source.stream(range(3)))
+        for bag, output in zip(bags, steps.outputs(number, pool.numbers(source)[:3]), strict=True):
+            expected = infer(trainers[number].model, bag)
+            maps = [trainers[number].model.tile_map(one) for one in (output, expected)]
+            torch.testing.assert_close(*maps, rtol=0, atol=1e-5)
+            torch.testing.assert_close(output.logits, expected.logits, rtol=0, atol=1e-5)

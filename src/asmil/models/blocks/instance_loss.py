@@ -130,16 +130,18 @@ def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: Instance
 
 
 def _any_class(output: Output, label: Tensor, config: InstanceLossConfig) -> Tensor:
-    """The clustering loss of a bag whose class cannot be read: the samples of every class, times 0 or 1."""
+    """The clustering loss of a bag whose class cannot be read: its class is looked up, the others times 0 or 1."""
     n_classes, counts = len(output.logits), output.extras.get("cluster_counts")
-    subtyping = excludes(config, n_classes)
-    losses = []
-    for c in range(n_classes):
-        is_own = (label == c).to(output.logits.dtype)
-        losses.append(is_own * _sample_loss(*_samples(output, c, is_own=True), config, counts))
-        if subtyping:
-            losses.append((1 - is_own) * _sample_loss(*_samples(output, c, is_own=False), config, counts))
-    return torch.stack(losses).sum() / (n_classes if subtyping else 1)
+    every = torch.stack([output.extras[f"cluster_logits_{c}"] for c in range(n_classes)])
+    own = every.gather(0, label.view(1, 1, 1).expand(1, *every.shape[1:])).squeeze(0)
+    is_top = torch.arange(len(own), device=own.device) < len(own) // 2
+    loss = _sample_loss(own, is_top.long(), config, counts)
+    if not excludes(config, n_classes):
+        return loss
+    others = [
+        (label != c) * _sample_loss(*_samples(output, c, is_own=False), config, counts) for c in range(n_classes)
+    ]
+    return torch.stack([loss, *others]).sum() / n_classes
 
 
 def is_decisive(scores: Tensor, tau: float = 1.0) -> Tensor:

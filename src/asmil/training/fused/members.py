@@ -19,15 +19,13 @@ from asmil.training.fused.layout import Sizes
 from asmil.training.fused.step import Step, StepSettings
 from asmil.training.fused.weights import Weights
 from asmil.training.labeled_bags import BagSource, LabeledBags
-from asmil.training.loop import Trainer, seed_number
+from asmil.training.loop import Trainer
 from asmil.training.optimization import set_lr
 from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 
 TILES_AT_ONCE = 1_000_000
 """Number of tiles that an evaluation embeds at a time."""
-KEYS = 6
-"""The purpose number of a training's random key, in addition to those of `Trainer`."""
 
 
 class Members:
@@ -76,7 +74,7 @@ class Members:
         # one step count per parameter, as in Adam
         self._steps[p] = torch.full((len(parameters),), float(trainer.progress.step), device=trainer.device)
         self.step.step[p] = trainer.progress.step
-        self.step.keys[p] = seed_number(trainer.seed, trainer.fold, KEYS) & 0x7FFFFFFF
+        self.step.keys[p] = trainer.random_key
         for i, (name, parameter) in enumerate(parameters.items()):
             _become(parameter, layout.view(weights.parameters, name)[p])
             state = trainer.optimizer.state[parameter]

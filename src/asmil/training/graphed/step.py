@@ -23,11 +23,10 @@ from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.optimization import clip_gradients
 from asmil.training.resident import ResidentBags
+from asmil.training.turns import padded_length
 
 WARM_UPS = 2
 """Warm-up steps before the first recording, in which libraries initialize; their effect is undone."""
-SMALLEST_STEP = 8
-PER_OCTAVE = 8
 SMALLEST_PIECE = 4096
 PIECES = 24
 """Number of pieces of Adam's step: about as many as fit into one kernel launch in addition to the biases."""
@@ -269,17 +268,6 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
-
-
-def padded_length(tiles: int, fewest: int) -> int:
-    """The padded length of a bag of this many tiles: at most an eighth more; bags below `fewest` are not padded.
-
-    There are only a few such lengths, so that few steps are recorded.
-    """
-    if tiles < fewest:
-        return tiles
-    step = max(SMALLEST_STEP, (1 << (tiles.bit_length() - 1)) // PER_OCTAVE)
-    return -(-tiles // step) * step
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> None:

@@ -19,12 +19,10 @@ from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
-from asmil.training.turns import take_turns
+from asmil.training.turns import step_bytes, take_turns
 
 MOST_AT_ONCE = 8
 """Trainings at the same time; more would not be faster."""
-PASSES = 64
-"""A step keeps at most about this many arrays of tiles x its widest layer, in float32."""
 EVALUATED_ROWS = 65_536
 """Rows of a batch in evaluation, including padding."""
 
@@ -87,8 +85,7 @@ def _run_epochs(members: Sequence[_Member]) -> None:
 
 def trainings_that_fit(model: MILModel, pool: ResidentBags, batch: int) -> int:
     """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
-    widest = max(max(parameter.shape, default=1) for parameter in model.parameters())
-    return pool.trainings_that_fit(4 * PASSES * batch * max(pool.sizes) * widest, MOST_AT_ONCE)
+    return pool.trainings_that_fit(step_bytes(model, batch * max(pool.sizes)), MOST_AT_ONCE)
 
 
 class ResidentEvaluator:

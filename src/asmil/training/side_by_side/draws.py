@@ -27,10 +27,12 @@ class StackedDraws:
     take part in a step draws nothing, so its generator does not advance.
 
     like: features of a bag, on the device of the trainings
+    as_plain: whether the plain loop draws the same numbers
     """
 
     def __init__(self, form: BagLoss, generators: Sequence[torch.Generator], like: Tensor) -> None:
         self._form, self._like, self._generators = form, like, generators
+        self.as_plain = like.device.type == "cpu"
         self._by_tiles: dict[int, list[Draw]] = {}
         self._recorded: list[Draw] | None = None
         self._given: Iterator[Tensor] = iter(())

@@ -7,7 +7,7 @@ loss of that bag, which all trainings at once must reproduce.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -114,7 +114,7 @@ class BagLoss(nn.Module):
         output, parts = self.gradients.loss_of(plain_bag(features, mask), target)
         self.part_names = list(parts)
         values = torch.stack([value.detach() for value in parts.values()])
-        return parts["loss"], values, _tensors(output) if self.has_after_step else {}
+        return parts["loss"], values, tensors_of(output) if self.has_after_step else {}
 
 
 class AfterStep(nn.Module):
@@ -125,8 +125,7 @@ class AfterStep(nn.Module):
         self.model = model
 
     def forward(self, features: Tensor, mask: Tensor | None, output: dict[str, Any], target: Tensor) -> None:
-        known = {field.name: None for field in fields(Output)} | output
-        self.model.after_step(plain_bag(features, mask), Output(**known), target)
+        self.model.after_step(plain_bag(features, mask), output_of(output), target)
 
 
 def plain_bag(features: Tensor, mask: Tensor | None) -> Bag:
@@ -134,8 +133,13 @@ def plain_bag(features: Tensor, mask: Tensor | None) -> Bag:
     return Bag(features, mask=mask, validated=True)
 
 
-def _tensors(output: Output) -> dict[str, Any]:
+def tensors_of(output: Output) -> dict[str, Any]:
     """The tensors of an output, without None and without gradients."""
     values = {field.name: getattr(output, field.name) for field in fields(Output) if field.name != "extras"}
     tensors: dict[str, Any] = {name: value.detach() for name, value in values.items() if value is not None}
     return tensors | {"extras": {name: value.detach() for name, value in output.extras.items()}}
+
+
+def output_of(tensors: Mapping[str, Any]) -> Output:
+    """The inverse of `tensors_of`."""
+    return Output(**{field.name: None for field in fields(Output)} | dict(tensors))

@@ -7,13 +7,19 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from asmil.models.base import MILModel
 from asmil.models.blocks.layers import TileLinear
-from asmil.training.turns import MOST_TILES_ON_GPU
+from asmil.training.resident import ResidentBags
+from asmil.training.turns import MOST_TILES_ON_GPU, padded_length, step_bytes
 
 MOST_WORK = 4_000_000
 """Weights x tiles of a bag from which on a CPU computes for longer than it starts operations: stacking gains little."""
+
+
+MOST_AT_ONCE = {"cpu": 32, "cuda": 64}
+"""Trainings side by side, by kind of device; with more, their weights no longer fit into the caches of a CPU."""
 
 
 def work_reason(model: MILModel, tiles: float, device: str) -> str | None:
@@ -26,6 +32,11 @@ def work_reason(model: MILModel, tiles: float, device: str) -> str | None:
     return (
         f"the steps are long: {tile_weights(model):,} weights x {tiles:.0f} tiles per bag; it gains up to {MOST_WORK:,}"
     )
+
+
+def trainings_that_fit(model: MILModel, pool: ResidentBags) -> int:
+    """How many trainings are side by side on a device, in addition to these bags; at least 1."""
+    return pool.trainings_that_fit(step_bytes(model, max(pool.sizes)), MOST_AT_ONCE[pool.device.type])
 
 
 def tile_weights(model: MILModel) -> int:
@@ -55,6 +66,55 @@ class StepCost:
         if device != "cpu":
             return StepCost(1e9, 1.0, 0.0, 0.0)
         return StepCost(8000.0, 0.5 + 3.5e-4 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
+
+
+@dataclass(frozen=True)
+class RecordedTurn:
+    """One step on a GPU, which computes as many slots and rows as a recorded one.
+
+    due: by slot, the training that takes the step, or -1 - training if it is computed in vain; if there are as many
+        slots as trainings, each has its own
+    rows: of every bag, including padding
+    padded: whether there may be padding
+    """
+
+    due: npt.NDArray[np.int32]
+    rows: int
+    padded: bool
+
+
+def recorded_turns(orders: Sequence[Sequence[int]], fewest: int | None, few: int) -> list[RecordedTurn]:
+    """Steps that take every training through bags of these lengths, on a GPU, where padding costs little.
+
+    Everyone whose next bag can be padded takes the same steps. Bags that cannot (with fewer than `fewest` tiles; None:
+    all bags) share a step with at most `few` of the same length, and their trainings wait for each other.
+
+    >>> [(turn.due.tolist(), turn.rows) for turn in recorded_turns([[5, 9], [6], [2, 5]], 4, 2)]
+    [([0, 1, -3], 8), ([2, -1], 2), ([0, -2, 2], 16)]
+    """
+    everyone = np.arange(len(orders), dtype=np.int32)
+    position = np.zeros(len(orders), dtype=np.int64)
+    kinds = [[length if fewest is None or length < fewest else None for length in order] for order in orders]
+    remaining = Counter(kind for order in kinds for kind in order)
+    turns = []
+    while remaining.total():
+        waiting: dict[int | None, list[int]] = {}
+        for number, at in enumerate(position.tolist()):
+            if at < len(kinds[number]):
+                waiting.setdefault(kinds[number][at], []).append(number)
+        kind = max(waiting, key=lambda kind: (len(waiting[kind]) / remaining[kind] ** 0.5, kind is None))
+        taking = waiting[kind] if kind is None else waiting[kind][:few]
+        rows = kind or padded_length(max(orders[number][position[number]] for number in taking), fewest or 1)
+        if kind is None or few >= len(orders):
+            due = -1 - everyone
+            due[taking] = taking
+        else:
+            due = np.full(few, -1, dtype=np.int32)
+            due[: len(taking)] = taking
+        turns.append(RecordedTurn(due, rows, padded=kind is None))
+        position[taking] += 1
+        remaining[kind] -= len(taking)
+    return turns
 
 
 def common_steps(orders: Sequence[Sequence[Hashable]]) -> Iterator[tuple[Hashable, list[int]]]:

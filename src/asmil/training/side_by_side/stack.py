@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from asmil.attention.ema import EmaCopy
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side.rehearsal import BagLoss, Rehearsal
+
+LARGE = 4096
+"""Values of a parameter from which on copying its gradient takes longer than starting another kernel."""
 
 
 class Block:
@@ -43,20 +46,39 @@ class Block:
         }
 
 
+class StackedOptimizer(Protocol):
+    """The optimizer of the settings for all trainings; its states can be saved and restored by training."""
+
+    def states(self, block: int, number: int) -> dict[str, dict[str, Tensor]]:
+        """The state of each parameter of a block in a training; empty before its first step."""
+        ...
+
+    def set_state(self, block: int, number: int, states: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Replace the states of the parameters of a block in a training."""
+        ...
+
+
+BuildOptimizer = Callable[[Sequence[Block], torch.optim.Optimizer], StackedOptimizer]
+
+
 class Stack:
     """All tensors of R trainings, R x ... each, by their names in a `BagLoss`.
 
     The models, stabilizers and optimizers of the trainings become views of these tensors, so that the training loop
     reads and saves them as they are.
 
+    large_apart: whether every large parameter is a block of its own
     trained: the parameters that the loss reaches
     fixed: all other tensors
+    has_copies: whether EMA copies move with every step
     """
 
-    def __init__(self, trainers: Sequence[Trainer], rehearsal: Rehearsal) -> None:
+    def __init__(
+        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, large_apart: bool
+    ) -> None:
         self._trainers = trainers
         self._owned = [_named_tensors(BagLoss(trainer)) for trainer in trainers]
-        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached)
+        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, large_apart)
         self.trained = {name: value for block in self._blocks for name, value in block.split(block.values).items()}
         self.fixed = {
             name: torch.stack([own[name].detach() for own in self._owned])
@@ -64,12 +86,13 @@ class Stack:
             if name not in self.trained
         }
         self.buffers = [name for name, _ in rehearsal.form.named_buffers() if name in self.fixed]
-        self.optimizer = RowOptimizer(self._blocks, trainers[0].optimizer)
+        self._optimizer = build(self._blocks, trainers[0].optimizer)
         self._copies = {
             f"stabilizers.{name}.copy.": stabilizer
             for name, stabilizer in rehearsal.form.stabilizers.items()
             if isinstance(stabilizer, EmaCopy) and stabilizer.update_when == "step"
         }
+        self.has_copies = bool(self._copies)
         self._adopt_moments()
 
     def bind(self, form: BagLoss) -> None:
@@ -120,13 +143,13 @@ class Stack:
             for index, block in enumerate(self._blocks):
                 states = {name: trainer.optimizer.state.get(own[name]) or {} for name in block.shapes}
                 if all(states.values()):
-                    self.optimizer.set_state(index, number, states)
+                    self._optimizer.set_state(index, number, states)
 
     def share_moments(self, number: int) -> None:
         """Give the optimizer of a training its state, so that it can be saved."""
         trainer, own = self._trainers[number], self._owned[number]
         for index in range(len(self._blocks)):
-            for name, state in self.optimizer.states(index, number).items():
+            for name, state in self._optimizer.states(index, number).items():
                 trainer.optimizer.state[own[name]] = state
 
 
@@ -138,9 +161,7 @@ class RowOptimizer:
 
     def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
         self._blocks = blocks
-        self._options = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-        ]
+        self._options = options_of(optimizer)
         self._rows = [block.values.unbind() for block in blocks]
         self._optimizer = type(optimizer)([{"params": [row for rows in self._rows for row in rows]}])  # type: ignore[call-arg]
         fused: dict[type[torch.optim.Optimizer], Any] = {
@@ -185,11 +206,8 @@ class RowOptimizer:
         labels: the class of each training's bag
         factors: each training's factor of the base learning rate
         """
-        tables = [
-            torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
-            for block in self._blocks
-        ]
-        self._clip(tables, clip_norm)
+        tables = joined_gradients(self._blocks, gradients)
+        clip_rows(self._blocks, self._options, tables, clip_norm)
         for block, own, table in zip(self._blocks, self._rows, tables, strict=True):
             options, rows = self._options[block.group], table.unbind()
             by_rate: dict[float, list[int]] = {}
@@ -235,36 +253,59 @@ class RowOptimizer:
             maximize=False,
         )
 
-    def _clip(self, tables: Sequence[Tensor], clip_norm: float | None) -> None:
-        """Clip the norm of the gradient of each training, as `clip_gradients` does for one model.
 
-        tables: n x P, the gradients of each block
-        """
-        limits = [options.get("clip_norm") for options in self._options]
-        for limit, groups in [
-            *((own, {group}) for group, own in enumerate(limits) if own is not None),
-            (clip_norm, {group for group, own in enumerate(limits) if own is None}),
-        ]:
-            clipped = [table for block, table in zip(self._blocks, tables, strict=True) if block.group in groups]
-            if limit is None or not clipped:
-                continue
-            norms = torch.stack([torch.linalg.vector_norm(table, dim=1) for table in clipped])
-            factor = (limit / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-            for table in clipped:
-                table.mul_(factor.unsqueeze(1))
+def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The options of every group of an optimizer."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def joined_gradients(blocks: Sequence[Block], gradients: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
+    """The gradients (n x ... each) of the parameters of each block, n x P.
+
+    copy: False: the gradient of a block of a single parameter is returned as it is
+    """
+    return [
+        gradients[next(iter(block.shapes))]
+        if len(block.shapes) == 1 and not copy
+        else torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
+        for block in blocks
+    ]
+
+
+def clip_rows(
+    blocks: Sequence[Block], options: Sequence[Mapping[str, Any]], tables: Sequence[Tensor], clip_norm: float | None
+) -> None:
+    """Clip the norm of the gradient of each training, as `clip_gradients` does for one model.
+
+    options: of each optimizer group
+    tables: n x P, the gradients of each block
+    """
+    limits = [own.get("clip_norm") for own in options]
+    for limit, groups in [
+        *((own, {group}) for group, own in enumerate(limits) if own is not None),
+        (clip_norm, {group for group, own in enumerate(limits) if own is None}),
+    ]:
+        clipped = [table for block, table in zip(blocks, tables, strict=True) if block.group in groups]
+        if limit is None or not clipped:
+            continue
+        norms = torch.stack([torch.linalg.vector_norm(table, dim=1) for table in clipped])
+        factor = (limit / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+        for table in clipped:
+            table.mul_(factor.unsqueeze(1))
 
 
 def _blocks(
-    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]]
+    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]], large_apart: bool
 ) -> list[Block]:
     names = {id(tensor): name for name, tensor in owned[0].items()}
-    together: dict[tuple[int, frozenset[int]], list[str]] = {}
+    together: dict[tuple[int, frozenset[int], str], list[str]] = {}
     for group, options in enumerate(trainer.optimizer.param_groups):
         for parameter in options["params"]:
             name = names[id(parameter)]
+            own = name if large_apart and parameter.numel() >= LARGE else ""
             if name in reached:
-                together.setdefault((group, reached[name]), []).append(name)
-    return [Block(group, classes, own, owned) for (group, classes), own in together.items()]
+                together.setdefault((group, reached[name], own), []).append(name)
+    return [Block(group, classes, joined, owned) for (group, classes, _), joined in together.items()]
 
 
 def _named_tensors(form: BagLoss) -> dict[str, Tensor]:

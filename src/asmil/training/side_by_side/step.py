@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._pytree import tree_map
 
+from asmil.models.base import Output
 from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import batched_draws
 from asmil.training.labeled_bags import BagSource, LabeledBags
@@ -25,11 +27,11 @@ from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.plain_forms import plain_forms
-from asmil.training.side_by_side.rehearsal import AfterStep, plain_bag, rehearse
+from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, output_of, plain_bag, rehearse, tensors_of
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
-from asmil.training.side_by_side.stack import Stack
+from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
-VALUES_AT_ONCE = 1 << 22
+VALUES_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Memory for features during prediction; it limits how many bags are predicted together."""
 MOST_WAITING = 0.25
 """If more trainings wait, the others are computed without them; otherwise all are computed, which copies no weights."""
@@ -64,7 +66,12 @@ class StackedSteps:
 
     train: the training bags of each training
     pool: where the bags are held
+    obstacle: why steps are not recorded as CUDA graphs; None if they are
+    large_apart: whether every large parameter has a table of its own
     """
+
+    obstacle: str | None = "its operations are started one by one"
+    large_apart = False
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
@@ -74,6 +81,7 @@ class StackedSteps:
         self._labels = [part.targets.tolist() for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
         self._predicted: list[dict[int, Tensor]] = [{} for _ in trainers]
+        self._described: list[dict[int, Output]] = [{} for _ in trainers]
         model = trainers[0].model
         self._fewest, self._cost = model.padding_from, StepCost.of(model, self.device.type)
         firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
@@ -84,12 +92,22 @@ class StackedSteps:
             for labels, first in zip(self._labels, firsts, strict=True)
         ]
         self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
-        self.form = self.rehearsal.form
+        self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
-        self.draws = StackedDraws(self.form, [trainer.generator for trainer in trainers], features[0])
-        self.stack = Stack(trainers, self.rehearsal)
+        self.draws = self._build_draws(features[0])
+        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.large_apart)
         self._check(firsts)
         self.stack.bind(self.form)
+
+    def _build_form(self) -> BagLoss:
+        return self.rehearsal.form
+
+    def _build_draws(self, like: Tensor) -> StackedDraws:
+        return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like)
+
+    def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
+        self._optimizer = RowOptimizer(blocks, optimizer)
+        return self._optimizer
 
     def run_epoch(self, due: Sequence[Trainer]) -> None:
         """The steps of one epoch of some of the trainings."""
@@ -98,28 +116,35 @@ class StackedSteps:
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
-        per_epoch = [len(order) for order in orders]
-        noted: list[list[int]] = [[] for _ in orders]
-        losses: list[Tensor] = []
-        taken = 0
-        for own in self._predicted:
-            own.clear()
+        for known in (*self._predicted, *self._described):
+            known.clear()
         self.form.train()
-        with self._stacked_arithmetic():
-            for turn in self._turns(orders):
-                losses.append(self._step(turn, per_epoch))
-                for number, slot in turn.active.items():
-                    noted[number].append(taken + slot)
-                taken += len(turn.bags)
-        values = torch.cat(losses).double()
-        for number, trainer in enumerate(self.trainers):
+        with self._training_arithmetic():
+            losses = self._take_steps(orders)
+        for number, (trainer, order) in enumerate(zip(self.trainers, orders, strict=True)):
             if trainer not in due:
                 continue
+            self._steps[number] += len(order)
             if trainer.folder is not None:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
-            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, per_epoch[number]))
-            trainer.note_epoch(values[noted[number]], orders[number], self.train[number], time.monotonic() - started)
+            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, len(order)))
+            trainer.note_epoch(losses[number].double(), order, self.train[number], time.monotonic() - started)
+
+    def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+        """Take the steps of an epoch; return the parts of the losses of each training, bags x P."""
+        per_epoch, steps = [len(order) for order in orders], list(self._steps)
+        noted: list[list[int]] = [[] for _ in orders]
+        losses: list[Tensor] = []
+        taken = 0
+        for turn in self._turns(orders):
+            losses.append(self._step(turn, steps, per_epoch))
+            for number, slot in turn.active.items():
+                steps[number] += 1
+                noted[number].append(taken + slot)
+            taken += len(turn.bags)
+        values = torch.cat(losses)
+        return [values[own] for own in noted]
 
     # Which bags
 
@@ -160,27 +185,26 @@ class StackedSteps:
 
     # One step
 
-    def _step(self, turn: Turn, per_epoch: Sequence[int]) -> Tensor:
-        """Take a step; return the parts of the losses of all slots, n x P."""
+    def _step(self, turn: Turn, steps: Sequence[int], per_epoch: Sequence[int]) -> Tensor:
+        """Take a step; return the parts of the losses of all slots, n x P.
+
+        steps: the steps that each training has taken
+        """
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
-        losses, values, output = self._losses(turn, trained | fixed, features, mask)
+        losses, values, output = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
         gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
         active = torch.zeros(len(self.trainers), dtype=torch.bool)
         active[list(turn.active)] = True
         active = active.to(self.device)
-        if self.rehearsal.started and min(self._steps[number] for number in turn.active) == 0:
-            first = torch.tensor([step == 0 for step in self._steps], device=self.device) & active
+        if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
+            first = torch.tensor([step == 0 for step in steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
-        factors = {
-            number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in turn.active
-        }
-        self.stack.optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
+        factors = {number: self.trainers[number].lr_factor(steps[number], per_epoch[number]) for number in turn.active}
+        self._optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
         self.stack.move_copies(active)
         if self.form.has_after_step:
-            self._after_step(turn, features, mask, output, active)
-        for number in turn.active:
-            self._steps[number] += 1
+            self._after_step(turn.numbers, features, mask, output, turn.targets, active)
         return values
 
     def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
@@ -188,16 +212,20 @@ class StackedSteps:
         return self.bags.together(bags, turn.rows, turn.numbers, padded=turn.padded)
 
     def _losses(
-        self, turn: Turn, tensors: Mapping[str, Tensor], features: Tensor, mask: Tensor | None
+        self,
+        features: Tensor,
+        mask: Tensor | None,
+        targets: Tensor,
+        drawn: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
-        drawn = self._drawn(turn)
 
         def loss(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
             with self.draws.handing_out(drawn):
                 return functional_call(self.form, tensors, (features, mask, target))
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, turn.targets, drawn, tensors)
+        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, targets, drawn, tensors)
         return losses
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
@@ -208,20 +236,26 @@ class StackedSteps:
         return self.draws.draw(takers, [self.bags.pool.sizes[bag] for bag in turn.bags], turn.rows)
 
     def _after_step(
-        self, turn: Turn, features: Tensor, mask: Tensor | None, output: dict[str, Any], active: Tensor
+        self,
+        numbers: Tensor | None,
+        features: Tensor,
+        mask: Tensor | None,
+        output: dict[str, Any],
+        targets: Tensor,
+        active: Tensor,
     ) -> None:
-        tensors = self._model_tensors(turn.numbers, "")
+        tensors = self._model_tensors(numbers, "")
         changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
 
         def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
             functional_call(self.after_step, tensors, (features, mask, output, target))
             return features
 
-        _stacked(after_step)(features, mask, tensors | changed, output, turn.targets)
-        if turn.numbers is not None:
+        _stacked(after_step)(features, mask, tensors | changed, output, targets)
+        if numbers is not None:
             everyone = {name: self.stack.fixed[name].clone() for name in changed}
             for name, values in changed.items():
-                everyone[name][turn.numbers] = values
+                everyone[name][numbers] = values
             changed = everyone
         self.stack.set_buffers(changed, active)
 
@@ -233,7 +267,7 @@ class StackedSteps:
         own = self._predicted[number]
         if any(bag not in own for bag in bags):
             self.predict([[bag for bag in bags if bag not in known] for known in self._predicted])
-        return torch.stack([own[bag] for bag in bags]).cpu()
+        return torch.stack([own[bag] for bag in bags])
 
     def predict_sources(self, sources: Mapping[int, BagSource]) -> None:
         """Compute the logits of some trainings, each for the bags of its own source."""
@@ -242,9 +276,38 @@ class StackedSteps:
             wanted[number] = self.bags.numbers(source)
         self.predict(wanted)
 
-    @torch.no_grad()
     def predict(self, wanted: Sequence[Sequence[int]]) -> None:
         """Compute the logits of each training for some bags, by number in the pool."""
+        for number, bags, logits in self._read(lambda output: output.logits, wanted):
+            self._predicted[number].update(zip(bags, logits, strict=True))
+
+    def outputs(self, number: int, bags: Sequence[int]) -> list[Output]:
+        """The outputs of a training for some bags; those that any training records are computed for all at once.
+
+        Tensors in `extras` that belong to tiles keep their padding.
+        """
+        own = self._described[number]
+        if any(bag not in own for bag in bags):
+            recorded = [trainer.recorder.bags if trainer.recorder else [] for trainer in self.trainers]
+            wanted = [[self.bags.numbers(source)[index] for source, index in chosen] for chosen in recorded]
+            wanted[number] = list(bags)
+            for training, read, values in self._read(tensors_of, wanted):
+                for i, bag in enumerate(read):
+                    self._described[training][bag] = self._output(_at(values, i), self.bags.pool.sizes[bag])
+        return [own[bag] for bag in bags]
+
+    @staticmethod
+    def _output(values: dict[str, Any], tiles: int) -> Output:
+        output = output_of(values)
+        output.scores = None if output.scores is None else output.scores[:, :tiles]
+        output.instance_logits = None if output.instance_logits is None else output.instance_logits[:tiles]
+        return output
+
+    @torch.no_grad()
+    def _read(
+        self, read: Callable[[Output], Any], wanted: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[int, Sequence[int], Any]]:
+        """What `read` gives for the outputs of each training for some bags: training, bags, tensors on the CPU."""
         self.form.eval()
         slots = [number for number, bags in enumerate(wanted) if bags]
         if not slots:
@@ -252,23 +315,22 @@ class StackedSteps:
         numbers = torch.tensor(slots, device=self.device) if len(slots) < len(wanted) else None
         tensors = self._model_tensors(numbers, "model.")
 
-        def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
-            logits: Tensor = functional_call(self.form.model, tensors, (plain_bag(features, mask),)).logits
-            return logits
+        def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
+            return read(functional_call(self.form.model, tensors, (plain_bag(features, mask),)))
 
-        def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Tensor:
+        def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
             in_dims = (0, None if mask is None else 0, None)
             return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
-        with self._stacked_arithmetic():
-            for bags, padded in self._evaluated([wanted[number] for number in slots]):
-                rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+        for bags, padded in self._evaluated([wanted[number] for number in slots]):
+            rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+            with self._stacked_arithmetic():
                 features, mask = self.bags.together(
                     torch.tensor(bags, device=self.device), rows, numbers, padded=padded
                 )
-                logits = _stacked(of_bags)(features, mask, tensors)
-                for number, own, values in zip(slots, bags, logits, strict=True):
-                    self._predicted[number].update(zip(own, values, strict=True))
+                values = tree_map(Tensor.cpu, _stacked(of_bags)(features, mask, tensors))
+            for slot, own in enumerate(bags):
+                yield slots[slot], own, _at(values, slot)
 
     def _model_tensors(self, numbers: Tensor | None, without: str) -> dict[str, Tensor]:
         """The tensors of the models of some trainings, n x ..., without gradients; their names without a prefix."""
@@ -297,7 +359,7 @@ class StackedSteps:
             while first < len(longest):
                 rows = max(sizes[own[first]] for own in filled)
                 width = self.bags.pool.features.shape[1]
-                last = first + max(1, VALUES_AT_ONCE // (rows * width * len(filled)))
+                last = first + max(1, VALUES_AT_ONCE[self.device.type] // (rows * width * len(filled)))
                 yield [own[first:last] for own in filled], length is None
                 first = last
 
@@ -311,11 +373,12 @@ class StackedSteps:
             for active in self._schedule([[first] for first in firsts]):
                 turn = self._turn({number: firsts[number] for number in active})
                 trained, fixed = self.stack.of(turn.numbers)
-                with self._stacked_arithmetic():
-                    losses = self._losses(turn, trained | fixed, *self._features(turn))[0].detach()
+                with self._training_arithmetic():
+                    drawn = self._drawn(turn)
+                    losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
                 together = losses[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
-                if self.device.type != "cpu":  # where the plain loop draws other numbers
+                if not self.draws.as_plain:
                     rewind()
                     alone = self._losses_alone(turn, trained | fixed)
                 if not torch.allclose(together, alone, rtol=close, atol=close / 10, equal_nan=True):
@@ -349,6 +412,10 @@ class StackedSteps:
     def _tiles(self, turn: Turn, slot: int) -> int:
         return self.bags.pool.sizes[turn.bags[slot]]
 
+    def _training_arithmetic(self) -> AbstractContextManager[None]:
+        """A block in which training steps are computed."""
+        return self._stacked_arithmetic()
+
     @contextmanager
     def _stacked_arithmetic(self) -> Iterator[None]:
         """A block in which stacked operations are computed.
@@ -362,6 +429,11 @@ class StackedSteps:
                 yield
         finally:
             torch.backends.mkldnn.enabled = before
+
+
+def _at(values: Any, index: int) -> Any:
+    """Stacked tensors at an index of their first axis."""
+    return tree_map(lambda value: value[index], values)
 
 
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from asmil.machine.arithmetic import exact_arithmetic
 from asmil.machine.timing import timed
+from asmil.models.blocks.tile_passes import HAS_TRITON
 from asmil.models.inference import infer
 from asmil.training.honored import SIDE_BY_SIDE
 from asmil.training.interruption import advanced, stop_requests
@@ -28,6 +29,8 @@ def fit_side_by_side(
     val: Sequence[LabeledBags | None],
     pool: ResidentBags | None = None,
     on_start: Callable[[], None] = lambda: None,
+    *,
+    recorded: bool = False,
 ) -> None:
     """Train all to the end, like `Trainer.fit`; raises `NotSideBySide`, before any step, if this is not possible.
 
@@ -36,6 +39,7 @@ def fit_side_by_side(
 
     pool: where the bags are held, and may be already
     on_start: called before the first step
+    recorded: also raise if steps cannot be recorded as CUDA graphs
     """
     for trainer, part in zip(trainers, val, strict=True):
         reason = SIDE_BY_SIDE.reason(trainer.config, trainer.stages[-1].model, trainer.task)
@@ -49,7 +53,9 @@ def fit_side_by_side(
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
     with exact_arithmetic(trainers[0].progress.threads), stops as stop:
-        steps = StackedSteps(trainers, train, pool)
+        steps = _steps_for(trainers[0])(trainers, train, pool)
+        if recorded and steps.obstacle is not None:
+            raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
         for number, trainer in enumerate(trainers):
             trainer.evaluator = StackedEvaluator(steps, number)
         on_start()
@@ -74,6 +80,17 @@ def fit_side_by_side(
                 trainer.evaluator = None
 
 
+def _steps_for(trainer: Trainer) -> type[StackedSteps]:
+    """How steps are taken: by kernels of our own on a GPU, where they can be recorded."""
+    if trainer.device.type == "cuda" and HAS_TRITON:
+        from asmil.training.side_by_side.recorded_steps import RecordedSteps
+        from asmil.training.side_by_side.table_adam import TableAdam
+
+        if TableAdam.can_replace(trainer.optimizer):
+            return RecordedSteps
+    return StackedSteps
+
+
 def _save_together(trainers: Sequence[Trainer]) -> None:
     """Let all trainings save their state at the end of the same epoch, so that they resume as they were together."""
     if any(trainer.checkpoints.is_due() for trainer in trainers):
@@ -93,6 +110,10 @@ class StackedEvaluator:
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
-        trainer = self.steps.trainers[self.number]
-        bags = (bag for source, index in chosen for bag in source.stream([index]))
-        return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
+        steps = self.steps
+        trainer = steps.trainers[self.number]
+        if steps.device.type == "cpu":
+            bags = (bag for source, index in chosen for bag in source.stream([index]))
+            return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
+        numbers = [steps.bags.numbers(source)[index] for source, index in chosen]
+        return [Said.of(trainer.model, output) for output in steps.outputs(self.number, numbers)]
