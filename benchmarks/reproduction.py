@@ -264,9 +264,7 @@ def with_shared(results: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part for part in found if len(part)], ignore_index=True)
 
 
-def carry(
-    results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE, site_bias: float | None = None
-) -> None:
+def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE, site_bias: float | None = None) -> None:
     """Add to `TABLE.csv` for every table, and to `about.json`.
 
     site_bias: of the stand-ins, a column of the files; None: as in versions without it

@@ -206,8 +206,8 @@ CASES = (
     ),
     Case(
         "transplants",
-        "transplants made --background a/cohort.csv --witnesses-from b/cohort.csv --slides 6 --tiles-min 4 --tiles-max 9 "
-        "--witnesses 1",
+        "transplants made --background a/cohort.csv --witnesses-from b/cohort.csv --slides 6 --witnesses 1 "
+        "--tiles-min 4 --tiles-max 9",
         "made",
         {"--slides 6": "--slides 7"},
         ("slides",),

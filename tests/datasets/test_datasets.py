@@ -93,7 +93,9 @@ def make(name, source, out, *only, **more):
 def test_a_clone_and_our_files_become_the_same_cohorts(clone, ours, tmp_path):
     cohorts = ("brca", "survival-brca")
     for theirs, mine in zip(
-        make("tcga-hipt", clone, tmp_path / "a", *cohorts), make("tcga-hipt", ours, tmp_path / "b", *cohorts), strict=True
+        make("tcga-hipt", clone, tmp_path / "a", *cohorts),
+        make("tcga-hipt", ours, tmp_path / "b", *cohorts),
+        strict=True,
     ):
         assert [path.name for path in sorted(theirs.rglob("*"))] == [path.name for path in sorted(mine.rglob("*"))]
         assert (theirs / "dataset.yaml").read_text() == (mine / "dataset.yaml").read_text()

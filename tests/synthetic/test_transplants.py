@@ -44,7 +44,7 @@ def test_no_source_slide_is_in_two_patients_or_in_two_roles_of_any_fold(cohort):
 
 
 def test_bags_are_vectors_of_one_site_and_a_few_witnesses_with_their_truth(cohort, tissues):
-    table, truth, manifest = cohort
+    _, truth, manifest = cohort
     sources = {
         slide.slide: {row.tobytes() for row in read_bag(slide.source, slide.slide).features.numpy()}
         for tissue in tissues

@@ -21,9 +21,7 @@ def datasets(
     only: Annotated[
         list[str] | None, option("Make only this cohort of the data set; may be repeated.", metavar="COHORT")
     ] = None,
-    unverified: Annotated[
-        bool, option("Also use files that differ from the published ones.", "--unverified")
-    ] = False,
+    unverified: Annotated[bool, option("Also use files that differ from the published ones.", "--unverified")] = False,
     again: options.Again = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -76,8 +76,8 @@ DATASETS = {
             "TCGA open access; tables GPL-3.0",
             "20 MB",
             "Clone https://github.com/mahmoodlab/Patch-GCN (dataset_csv/tcga_*_all_clean.csv.zip and splits/5foldcv); "
-            "for BRCA and GBMLGG also https://github.com/mahmoodlab/PORPOISE (datasets_csv_mutsig), if their tables are "
-            "missing there.",
+            "for BRCA and GBMLGG also https://github.com/mahmoodlab/PORPOISE (datasets_csv_mutsig), if their tables "
+            "are missing there.",
             {name: partial(plan_survival, name=name) for name in SURVIVAL},
         ),
         PublicDataset(
@@ -85,10 +85,10 @@ DATASETS = {
             "100 H&E images of colon cancer with 22,444 typed nuclei: the truth of every tile is known",
             "free for research",
             "50 to 90 MB",
-            "CRCHistoPhenotypes of the University of Warwick (Sirinukunwattana et al., 2016), also in datasets/ColonCancer "
-            "of https://github.com/KostiukIvan/Multiple-instance-learning-with-graph-neural-networks, commit e6053caa: "
-            "img1.bmp (or .png) to img100.bmp, and for each image the nuclei, img1_epithelial.mat, img1_fibroblast.mat, "
-            "img1_inflammatory.mat, img1_others.mat (or one nuclei.csv: image, x, y, type).",
+            "CRCHistoPhenotypes of the University of Warwick (Sirinukunwattana et al., 2016), also in datasets/"
+            "ColonCancer of https://github.com/KostiukIvan/Multiple-instance-learning-with-graph-neural-networks, "
+            "commit e6053caa: img1.bmp (or .png) to img100.bmp, and for each image the nuclei, img1_epithelial.mat, "
+            "img1_fibroblast.mat, img1_inflammatory.mat, img1_others.mat (or one nuclei.csv: image, x, y, type).",
             {"nuclei": plan_nuclei, "grid": plan_grid},
         ),
         PublicDataset(

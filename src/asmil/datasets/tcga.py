@@ -218,7 +218,7 @@ def _survival_digest(table: pd.DataFrame) -> str:
 
 
 def _with_site(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with slides named without `.svs`, and the site of the barcode, which spreadsheets turn into a number."""
+    """Slides are named without `.svs`; the site is that of the barcode, since spreadsheets turn it into a number."""
     slides = table["slide"].str.removesuffix(".svs")
     return table.assign(slide=slides, site=slides.str.split("-").str[1])
 

@@ -2,8 +2,8 @@
 
 A stand-in has the counts, classes and sites of the data set, and rates of tumor tiles as far as they are published
 (CAMELYON: few tiles; BRACS: many). Its features are synthetic, so its results say nothing about the data set itself.
-In none of the data sets is the site known to depend on the label, so it does not in the stand-ins, unless a site bias is
-asked for: a shortcut that training can learn and that is useless on the sites of the test set.
+In none of the data sets is the site known to depend on the label, so it does not in the stand-ins, unless a site bias
+is asked for: a shortcut that training can learn and that is useless on the sites of the test set.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ SCALES: dict[Size, Scale] = {
 QUICK_CENSORED = 0.5
 
 
-def stand_in(
-    data_set: Dataset, size: Size, backbone: str = USUAL_BACKBONE, site_bias: float = 0.0
-) -> CohortConfig:
+def stand_in(data_set: Dataset, size: Size, backbone: str = USUAL_BACKBONE, site_bias: float = 0.0) -> CohortConfig:
     """A synthetic cohort with the sizes of a data set; `quick` and `small` keep the proportions of its parts.
 
     site_bias: probability that a training patient comes from a site chosen by the label

@@ -6,7 +6,8 @@
                  of the centers 0 to 2 and train (300 slides), 60 to 99 of the centers 3 and 4 and test (200 slides)
     bracs        a CSV export of the published sheet: WSI Filename, Patient Id, WSI label (BT, AT, MT), Set
 
-`asmil datasets tcga-survival` makes those of the survival cohorts. A count that differs from the published one is an error that names both.
+`asmil datasets tcga-survival` makes those of the survival cohorts. A count that differs from the published one is an
+error that names both.
 """
 
 from __future__ import annotations

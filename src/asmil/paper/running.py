@@ -112,7 +112,9 @@ class PaperRun:
         synthetic = cohort.synthetic.model_copy(update={} if self.slides is None else {"slides": self.slides})
         changes: dict[str, Any] = {"synthetic": synthetic}
         if self.cohorts is not None:
-            changes["folder"] = self.cohorts / f"{name}-{synthetic.difficulty}-{synthetic.slides}-bias-{self.site_bias:g}"
+            changes["folder"] = (
+                self.cohorts / f"{name}-{synthetic.difficulty}-{synthetic.slides}-bias-{self.site_bias:g}"
+            )
         return cohort.model_copy(update=changes)
 
     def about(self) -> dict[str, Any]:

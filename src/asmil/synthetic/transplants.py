@@ -137,7 +137,9 @@ def write_transplants(
         path = folder / "features" / f"{bag.slide}.h5"
         if not path.is_file():
             side = TILE_PX * MPP
-            made = Provenance(encoder="transplants", tile_um=side, tile_px_level0=TILE_PX, mpp=MPP, mpp_source="made up")
+            made = Provenance(
+                encoder="transplants", tile_um=side, tile_px_level0=TILE_PX, mpp=MPP, mpp_source="made up"
+            )
             write_features(path, features, truth[["x", "y"]].to_numpy(), made)
         tables.append(truth)
         if progress is not None:
