@@ -2,7 +2,7 @@
 
     python benchmarks/reproduction.py --out runs/reproduction [--workers 15] [--device cuda] [--seconds 440] [--toy]
         [--known src/asmil/paper/data/measured docs/results/reproduction] [--only METHOD...] [--without METHOD...]
-        [--tables TABLE...]
+        [--tables TABLE...] [--site-bias 0]
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
     python benchmarks/reproduction.py --page docs/results/tables_reproduction.md
@@ -36,6 +36,7 @@ from asmil.paper.claims.listing import rule_all
 from asmil.paper.claims.measured import Measured
 from asmil.paper.claims.ruling import Ruling
 from asmil.paper.comparing import cells, effects
+from asmil.paper.datasets import FORMER_SITE_BIAS, dataset
 from asmil.paper.recipes import RECIPES, Recipe, recipe
 from asmil.paper.running import PaperRun
 from asmil.reporting.formats import format_p
@@ -129,15 +130,15 @@ SAME_TRAININGS = {
 TABLE_EVERY_S = 5.0
 
 
-def runs_of(out: Path, toy: bool) -> list[PaperRun]:
-    return [_run(part, out / _name(part), toy) for part in PLAN]
+def runs_of(out: Path, toy: bool, site_bias: float = 0.0) -> list[PaperRun]:
+    return [_run(part, out / _name(part), toy, site_bias) for part in PLAN]
 
 
 def _name(part: Part) -> str:
     return f"{part.table}-{part.slides}-{part.epochs}"
 
 
-def _run(part: Part, out: Path, toy: bool) -> PaperRun:
+def _run(part: Part, out: Path, toy: bool, site_bias: float = 0.0) -> PaperRun:
     one = recipe(part.table)
     return PaperRun(
         replace(one, settings={**one.settings, **({} if toy else part.settings)}),
@@ -150,26 +151,37 @@ def _run(part: Part, out: Path, toy: bool) -> PaperRun:
         slides=None if toy else part.slides,
         cohorts=out.parent / "cohorts",
         asmil_settings=START,
+        site_bias=site_bias,
     )
 
 
-def read_known(folders: Sequence[Path], table: str, size: tuple[int, int]) -> pd.DataFrame:
-    """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`, and of an `all.csv`."""
+def read_known(
+    folders: Sequence[Path], table: str, size: tuple[int, int], site_bias: float | None = None
+) -> pd.DataFrame:
+    """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`, and of an `all.csv`.
+
+    site_bias: only rows with this one, or of stand-ins with one site, on which it has no effect; None: any
+    """
     paths = [path for folder in folders for path in sorted(folder.glob("*.csv"))]
     found = [pd.read_csv(path) for path in paths if path.stem.split("_")[0] == table]
     every = [pd.read_csv(path) for path in paths if path.name == "all.csv"]
     found += [rows[(rows["table"] == table) & (rows["status"] == "done")] for rows in every]
     rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    if site_bias is not None and len(rows):
+        bias = rows.get("site_bias", pd.Series(FORMER_SITE_BIAS, rows.index)).fillna(FORMER_SITE_BIAS)
+        one_site = [dataset(cohort.partition("-")[0]).sites == 1 for cohort in rows["cohort"]]
+        rows = rows[(bias == site_bias) | one_site]
     return rows[(rows["slides"] == size[0]) & (rows["epochs"] == size[1])] if len(rows) else rows
 
 
-def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[TrainingJob]:
+def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path], site_bias: float) -> list[TrainingJob]:
     """All jobs in the order of the plan, without those whose results are known."""
     jobs: dict[Path, TrainingJob] = {}
     left_out = 0
     for folder in folders:
         table, slides, epochs = folder.out.name.rsplit("-", 2)
-        fresh, skipped = missing_jobs(folder.fixed_jobs(), read_known(known, table, (int(slides), int(epochs))))
+        found = read_known(known, table, (int(slides), int(epochs)), site_bias)
+        fresh, skipped = missing_jobs(folder.fixed_jobs(), found)
         jobs |= {job.folder: job for job in fresh}
         left_out += skipped
     print(f"{len(jobs)} jobs, {left_out} left out as known", flush=True)
@@ -184,6 +196,7 @@ class Chosen:
     only: Sequence[str] = ()
     without: Sequence[str] = ()
     tables: Sequence[str] = ()
+    site_bias: float = 0.0
 
     def takes(self, job: TrainingJob) -> bool:
         method, table = job.trial.method, job.out.name.rsplit("-", 2)[0]
@@ -193,10 +206,11 @@ class Chosen:
 
 def prepared(out: Path, on_gpu: bool, toy: bool, chosen: Chosen) -> tuple[list[TrainingJob], list[CohortJob]]:
     """The trainings that are missing, in their order, and the cohorts that they need."""
-    folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
-    for run in runs_of(out, toy):
+    runs = runs_of(out, toy, chosen.site_bias)
+    folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs for sweep in run.sweeps()]
+    for run in runs:
         write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
-    jobs = [job for job in planned_jobs(folders, chosen.known) if chosen.takes(job)]
+    jobs = [job for job in planned_jobs(folders, chosen.known, chosen.site_bias) if chosen.takes(job)]
     wanted = {job.manifest.parent for job in jobs}
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs() if job.folder in wanted}
     return jobs, list(cohorts.values())
@@ -250,14 +264,16 @@ def with_shared(results: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part for part in found if len(part)], ignore_index=True)
 
 
-def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE) -> None:
+def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE, site_bias: float | None = None) -> None:
     """Add to `TABLE.csv` for every table, and to `about.json`.
 
+    site_bias: of the stand-ins, a column of the files; None: as in versions without it
     beside: the folder for `TABLE_stand_ins.csv`, if the carried results of a table are of another size
     """
     done = with_shared(results[results["status"] == "done"])
     for table, part in done.groupby("table"):
         kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
+        kept["site_bias"] = site_bias
         # a table that was run at two sizes keeps, for each cohort, the one with more trainings
         sizes = kept.groupby(["cohort", "slides"]).size().reset_index(name="n").sort_values("n").drop_duplicates("cohort", keep="last")  # fmt: skip # noqa: E501
         kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
@@ -386,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
     parser.add_argument("--only", nargs="*", default=[], metavar="METHOD", help="only these methods")
     parser.add_argument("--tables", nargs="*", default=[], metavar="TABLE", help="only these tables and figures")
+    parser.add_argument("--site-bias", type=float, default=0.0, help="of the stand-ins; results before it have 0.6")
     parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
@@ -394,7 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, help="the page whose tables are written from the carried results")
     options = parser.parse_args(arguments)
     if options.gather is not None:
-        carry(gathered(options.gather), options.into, options.about)
+        carry(gathered(options.gather), options.into, options.about, site_bias=options.site_bias)
         return
     if options.page is not None:
         words = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()
@@ -403,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         parser.error("give --out, or --gather")
     machine = TrainingMachine(workers=options.workers, device=options.device)
-    chosen = Chosen(options.known, options.only, options.without, options.tables)
+    chosen = Chosen(options.known, options.only, options.without, options.tables, options.site_bias)
     if options.cohorts_only:
         engine, on_gpu = machine.prepare()
         write_cohorts(prepared(options.out, on_gpu, options.toy, chosen)[1], engine)

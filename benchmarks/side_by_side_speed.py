@@ -89,13 +89,12 @@ def read_cohort(limit: int | None) -> Cohort:
     """BRCA, or bags of the same shape."""
     if not (DATA / "brca.npz").exists():
         return made_up(limit)
-    import pandas as pd
+    from asmil.datasets.downloads import Downloads
+    from asmil.datasets.tcga import read_regions, read_subtypes
 
-    with np.load(DATA / "brca.npz") as file:
-        names, offsets, features = file["slides"].tolist(), file["offsets"], torch.from_numpy(file["features"]).float()
-    table = pd.read_csv(DATA / "brca_subtyping.csv")[:limit]
-    numbers = [names.index(slide) for slide in table["slide"]]
-    bags = [Bag(features[offsets[i] : offsets[i + 1]], id=names[i]) for i in numbers]
+    table = read_subtypes(Downloads(DATA), "brca")[:limit]
+    regions = read_regions(Downloads(DATA), "brca", table["slide"])
+    bags = [Bag(torch.from_numpy(regions[slide]).float(), id=slide) for slide in table["slide"]]
     return Cohort("BRCA", bags, (table["label"] == CLASSES[1]).to_numpy().astype(int), table["patient"].to_numpy())
 
 

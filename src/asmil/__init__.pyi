@@ -7,10 +7,12 @@ from asmil.api.cohorts import affine as affine
 from asmil.api.cohorts import check as check
 from asmil.api.cohorts import import_manifest as import_manifest
 from asmil.api.cohorts import init as init
+from asmil.api.cohorts import make_dataset as make_dataset
 from asmil.api.cohorts import pack as pack
 from asmil.api.cohorts import plan as plan
 from asmil.api.cohorts import synthetic_cohort as synthetic_cohort
 from asmil.api.cohorts import synthetic_slides as synthetic_slides
+from asmil.api.cohorts import transplants as transplants
 from asmil.api.functions import compare as compare
 from asmil.api.functions import evaluate as evaluate
 from asmil.api.functions import load_cohort as load_cohort

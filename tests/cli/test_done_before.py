@@ -25,6 +25,7 @@ from asmil.cohort.features import FeatureSource, inspect_features
 from asmil.settings.made_from import RECORDS_FILE
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from small_slides import write_slide
+from small_tissues import write_tissue
 
 TINY = {"slides": 16, "width": 16, "tiles_min": 20, "tiles_max": 24, "witness_min": 0.1, "seed": 3}
 TRAINED = ["--method", "abmil", "--set", "training.epochs=1", "--set", "model.inner=8", "--set", "model.attention=4"]
@@ -111,7 +112,8 @@ def write_bags(lab: Path, seed: int = 1) -> None:
     draw = np.random.default_rng(seed)
     bags = np.repeat(np.arange(16), 3)
     table = pd.DataFrame({"bag": bags, "label": bags % 2, "f1": draw.normal(size=48), "f2": draw.normal(size=48)})
-    table.to_csv(lab / "bags.csv", index=False)
+    for name in ("bags.csv", "fox.csv"):
+        table.to_csv(lab / name, index=False)
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,23 @@ CASES = (
     ),
     Case("classic", CLASSIC, "classic", other_bags, ("bags", "data"), ("bags",)),
     Case("classic", CLASSIC, "classic", {"--folds 2": "--folds 3"}, ("folds",), ("bags",)),
+    Case(
+        "datasets",
+        "datasets classic --from . --only fox --unverified --out made -q",
+        "made",
+        other_bags,
+        ("fox", "bags"),
+        ("bags",),
+    ),
+    Case(
+        "transplants",
+        "transplants made --background a/cohort.csv --witnesses-from b/cohort.csv --slides 6 --witnesses 1 "
+        "--tiles-min 4 --tiles-max 9",
+        "made",
+        {"--slides 6": "--slides 7"},
+        ("slides",),
+        ("tissues",),
+    ),
     Case("synthetic", "synthetic made --slides 6 --width 16", "made", {"--slides 6": "--slides 7"}, ("slides",)),
     Case(
         "synthetic-slides",
@@ -249,6 +268,9 @@ def lab(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
             shutil.copytree(prepared / name, tmp_path / name)
     if "bags" in needs:
         write_bags(tmp_path)
+    if "tissues" in needs:
+        write_tissue(tmp_path / "a", "breast", 0.0)
+        write_tissue(tmp_path / "b", "lung", 5.0)
     (tmp_path / "own.py").write_text(ENCODER.replace("SCALE", "2.0"))
     settings = {"training.epochs": 1, "model.inner": 8, "model.attention": 4}
     variants = {"plain": {"method": "abmil", "settings": settings}}

@@ -14,6 +14,7 @@ from asmil.explain.settings import HeatmapSettings
 from asmil.runs.config import RunConfig
 from asmil.synthetic.bags import SyntheticConfig
 from asmil.synthetic.slides import SyntheticSlidesConfig
+from asmil.synthetic.transplants import TransplantConfig
 
 VERBS = typer.main.get_command(app).commands
 NO_FUNCTION = {
@@ -23,6 +24,7 @@ NO_FUNCTION = {
 }
 NAMED_OTHERWISE = {
     "classic": "classic_benchmark",
+    "datasets": "make_dataset",
     "export": "export_run",
     "paper": "paper_table",
     "synthetic": "synthetic_cohort",
@@ -46,6 +48,7 @@ SETTINGS = {
     "heatmap": HeatmapSettings,
     "synthetic": SyntheticConfig,
     "synthetic-slides": SyntheticSlidesConfig,
+    "transplants": TransplantConfig,
 }
 """Functions that take settings by their names."""
 

@@ -267,15 +267,3 @@ def test_manifests_from_published_label_files(tmp_path):
     bracs.write_text("WSI Filename,Set\nx,Training\n")
     with pytest.raises(AsmilError, match=r"BRACS\.csv"):
         build_manifest("bracs", [bracs], tmp_path / "no.csv")
-
-
-def test_manifests_of_the_survival_cohorts_from_shared_labels(tmp_path):
-    folder = SHARED_DATA / "survival"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    for name in ("blca", "ucec"):
-        files = [folder / f"tcga_{name}_{kind}.csv" for kind in ("survival", "folds")]
-        build_manifest(f"tcga_{name}", files, tmp_path / f"{name}.csv")
-        table = pd.read_csv(tmp_path / f"{name}.csv")
-        assert table["patient"].nunique() == DATASETS[f"tcga_{name}"].slides
-        assert table.groupby("patient")["fold"].nunique().eq(1).all()

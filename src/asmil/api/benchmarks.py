@@ -313,6 +313,7 @@ def paper_table(
     datasets: str | Sequence[str] = (),
     rows: str | Sequence[str] = (),
     synthetic: bool = False,
+    site_bias: float | None = None,
     quick: bool = False,
     small: bool = False,
     seeds: int | None = None,
@@ -334,6 +335,7 @@ def paper_table(
     table: as `asmil paper` lists them
     cohort, features: your manifest of one data set of the table, or `synthetic` for stand-ins
     datasets, rows: some of the table; with `cohort`, the data set that it holds
+    site_bias: of stand-ins: the share of training patients whose site is chosen by their label, a shortcut; default: 0
     quick, small: a smoke size, a reduced size
     seeds, epochs: default: the paper's
     preset, settings: of the ASMIL rows
@@ -353,9 +355,13 @@ def paper_table(
         raise AsmilError("give either --synthetic or --cohort with a manifest")
     if quick and small:
         raise AsmilError("--quick and --small are two sizes; give one")
+    if site_bias is not None and (not synthetic or not 0 <= site_bias <= 1):
+        raise AsmilError(f"--site-bias {site_bias:g}: it is a share of 0 to 1, and goes with --synthetic")
     size: Size = "quick" if quick else "small" if small else "full"
     folder = as_path(out) or Path("paper-runs") / f"{table}{'' if size == 'full' else f'-{size}'}"
     if table in COUNTED:
+        if site_bias is not None:
+            raise AsmilError(f"--site-bias {site_bias:g}: nothing is trained for {table}; leave it out")
         asked = CountRequest(folder, size, as_path(cohort), as_path(features), again)
         counted = write_counted(table, asked)
         return PaperTable(folder, counted=counted)
@@ -370,6 +376,7 @@ def paper_table(
         epochs,
         preset=preset,
         asmil_settings=flat(tree(settings)),
+        site_bias=site_bias or 0.0,
     )
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, gpus=gpus).prepare()
     done = DoneBefore(again)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from asmil.api.inputs import PathLike, as_path, warn
+from asmil.api.inputs import PathLike, as_path, names, warn
 from asmil.console import progress_bar
 from asmil.errors import AsmilError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from asmil.cohort.check import CheckReport
     from asmil.cohort.manifest_import import ImportedManifest
     from asmil.cohort.pack.packing import PackReport
+    from asmil.datasets import DatasetReport
     from asmil.synthetic.bags.outcomes import SyntheticTask
     from asmil.tables.time_units import TimeUnit
     from asmil.tasks.base import TaskKind
@@ -231,6 +232,34 @@ def affine(
     return dependence
 
 
+def make_dataset(
+    name: str,
+    source: PathLike,
+    out: PathLike | None = None,
+    *,
+    only: str | Sequence[str] = (),
+    unverified: bool = False,
+    again: bool = False,
+    progress: bool = True,
+) -> DatasetReport:
+    """Turn the downloaded files of a public data set into cohorts; see docs/datasets.md.
+
+    name: as `asmil datasets` lists them
+    source: the folder with the files, which are found by name anywhere in it
+    out: a folder in which every cohort gets its own; default: NAME
+    only: some of the cohorts
+    unverified: also use files that differ from the published ones
+    again: replace cohorts that were made from other files, instead of refusing
+
+    Cohorts that could not be made are in `failures` of the result.
+    """
+    from asmil.datasets import find_dataset, make_cohorts
+
+    dataset = find_dataset(name)
+    with progress_bar("slides", not progress) as show:
+        return make_cohorts(dataset, Path(source), Path(out or name), names(only), unverified, again, show)
+
+
 def synthetic_cohort(
     folder: PathLike,
     *,
@@ -246,7 +275,7 @@ def synthetic_cohort(
     censored: expected share of censored patients, for survival
     again: replace a cohort of other settings, instead of refusing
     settings: `slides`, `seed`, `classes`, `width`, `difficulty`, `tiles_min`, `tiles_max`, `witness_min`,
-        `witness_max`, `sites`
+        `witness_max`, `sites`, `site_bias`
     """
     from typing import get_args
 
@@ -261,6 +290,29 @@ def synthetic_cohort(
     survival = parse_settings(SurvivalConfig, {"censored": censored})
     with progress_bar("slides", not progress) as show:
         return write_synthetic(folder, config, show, task, survival, again)
+
+
+def transplants(
+    folder: PathLike,
+    background: PathLike,
+    witnesses_from: PathLike,
+    *,
+    again: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> Path:
+    """Make bags of real feature vectors with known witnesses and return their manifest; see docs/synthetic.md.
+
+    background, witnesses_from: manifests of two cohorts with features of one encoder, and with sites
+    again: replace a cohort of other settings, instead of refusing
+    settings: `slides`, `seed`, `tiles_min`, `tiles_max`, `witnesses`, `prevalence`, `label_noise`, `site_bias`
+    """
+    from asmil.settings.config import parse_settings
+    from asmil.synthetic.transplants import TransplantConfig, write_transplants
+
+    config = parse_settings(TransplantConfig, settings)
+    with progress_bar("bags", not progress) as show:
+        return write_transplants(folder, background, witnesses_from, config, show, again)
 
 
 def synthetic_slides(

@@ -43,7 +43,8 @@ VERBS = {
     "From other tools": ("import_manifest",),
     "Results in depth": ("index", "view", "heatmap", "faithfulness", "compare", "localize", "stability", "affine"),
     "Use elsewhere": ("export",),
-    "Methods and benchmarks": ("methods", "classic", "sweep", "paper", "claims", "synthetic", "synthetic_slides"),
+    "Methods and benchmarks": ("methods", "classic", "sweep", "paper", "claims"),
+    "Data to try it on": ("datasets", "synthetic", "transplants", "synthetic_slides"),
     "Your shell": ("completion",),
 }
 """All verbs, in the groups and the order in which the help lists them; each is the function of its module's name."""

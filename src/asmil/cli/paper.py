@@ -29,6 +29,10 @@ def paper(
     ] = None,
     rows: Annotated[list[str] | None, option("Rows of the table; may be repeated.", "--row", metavar="NAME")] = None,
     synthetic: Annotated[bool, option("Run on synthetic stand-ins.", "--synthetic")] = False,
+    site_bias: Annotated[
+        float | None,
+        option("For --synthetic: share of training patients whose site is chosen by their label. Default: 0."),
+    ] = None,
     quick: Annotated[bool, option("A smoke size: seconds to minutes.", "--quick")] = False,
     small: Annotated[bool, option("A reduced size.", "--small")] = False,
     seeds: Annotated[int | None, option("Seeds; default: the paper's.", min=1)] = None,

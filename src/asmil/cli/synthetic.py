@@ -32,6 +32,9 @@ def synthetic(
     witness_min: Annotated[float, option("Smallest share of lesion tiles.")] = 0.005,
     witness_max: Annotated[float, option("Largest share of lesion tiles.")] = 0.20,
     sites: Annotated[int, option("Number of sites of training and validation; test has one more.")] = 4,
+    site_bias: Annotated[
+        float, option("Share of training patients whose site is chosen by their label, a shortcut; 0: none.")
+    ] = 0.6,
     task: Annotated[
         str, option("classification, survival, regression (share of lesion tiles) or multilabel.", metavar="TASK")
     ] = "classification",
@@ -47,10 +50,11 @@ def synthetic(
     given = locals()
     from asmil.api import cohorts
 
-    _print_summary(call(cohorts.synthetic_cohort, given), task)
+    print_summary(call(cohorts.synthetic_cohort, given), task, site_bias)
 
 
-def _print_summary(manifest: Path, task: str) -> None:
+def print_summary(manifest: Path, task: str, site_bias: float) -> None:
+    """Print the parts of a cohort with their outcomes and sites, and how far sites predict labels."""
     import pandas as pd
 
     from asmil.console import results, say
@@ -64,8 +68,17 @@ def _print_summary(manifest: Path, task: str) -> None:
         counts = [str(len(rows)), str(rows["patient"].nunique())]
         shown.append([str(part), *counts, *_outcome_cells(rows, task, names), sites])
     console = results()
-    print_table(Table(("part", "slides", "patients", *names, "sites"), shown, title="synthetic cohort"), console)
+    print_table(Table(("part", "slides", "patients", *names, "sites"), shown, title=str(manifest.parent)), console)
+    predicted = "" if task != "classification" else f" (it predicts {_by_site(cohort):.0%} of the training labels)"
+    say(console, f"site bias {site_bias:g}: the site of a training slide depends on its label{predicted}" if site_bias
+        else "site bias 0: the site of a slide does not depend on its label")  # fmt: skip
     say(console, f"manifest: {manifest}")
+
+
+def _by_site(cohort: pd.DataFrame) -> float:
+    """The share of training slides that have the most frequent label of their site."""
+    train = cohort[cohort["split"] == "train"]
+    return float(train.groupby("site")["label"].agg(lambda labels: labels.value_counts().max()).sum() / len(train))
 
 
 def _outcome_names(cohort: pd.DataFrame, task: str) -> list[str]:

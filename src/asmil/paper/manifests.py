@@ -5,9 +5,9 @@
     camelyon17   `stage_labels.csv` (patient, stage): the rows of slides, patient_XXX_node_Y.tif; patients 0 to 59 are
                  of the centers 0 to 2 and train (300 slides), 60 to 99 of the centers 3 and 4 and test (200 slides)
     bracs        a CSV export of the published sheet: WSI Filename, Patient Id, WSI label (BT, AT, MT), Set
-    tcga_*       a survival table (case_id, slide_id, survival_months, event) and a table of folds (case_id, fold)
 
-A count that differs from the published one is an error that names both.
+`asmil datasets tcga-survival` makes those of the survival cohorts. A count that differs from the published one is an
+error that names both.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ BRACS_SETS = {"training": "train", "validation": "val", "testing": "test"} | {pa
 
 def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
     """Write the manifest of a data set and return what it holds; counts that differ are refused."""
+    if name.startswith("tcga_"):
+        raise AsmilError(f"the manifest of {name} is made by `asmil datasets tcga-survival`")
     if name not in MANIFESTS:
         raise AsmilError(f"there is no recipe for the manifest of {name!r}: {did_you_mean(name, MANIFESTS)}")
     files, build = MANIFESTS[name]
@@ -42,9 +44,8 @@ def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
         raise AsmilError(f"{labels[0]}: the slide {twice!r} is in the label files more than once; give each file once")
     _check_counts(name, table)
     write_text(out, table.to_csv(index=False))
-    by = "split" if "split" in table else "fold"
-    counts = ", ".join(f"{key} {n}" for key, n in table.groupby(by, sort=False).size().items())
-    return [f"{name}: {len(table)} slides of {table['patient'].nunique()} patients ({by}: {counts})", f"written: {out}"]
+    counts = ", ".join(f"{key} {n}" for key, n in table.groupby("split", sort=False).size().items())
+    return [f"{name}: {len(table)} slides of {table['patient'].nunique()} patients ({counts})", f"written: {out}"]
 
 
 def describe_manifest() -> list[str]:
@@ -53,13 +54,7 @@ def describe_manifest() -> list[str]:
 
 
 def _check_counts(name: str, table: pd.DataFrame) -> None:
-    data_set = DATASETS[name]
-    if data_set.task == "survival":
-        count, wanted = table["patient"].nunique(), data_set.slides
-        if count != wanted:
-            raise AsmilError(f"{name}: {count} patients were found, the published folds have {wanted}; check the files")
-        return
-    for part, wanted in zip(PARTS, data_set.parts, strict=True):
+    for part, wanted in zip(PARTS, DATASETS[name].parts, strict=True):
         count = int((table["split"] == part).sum())
         if count != wanted:
             raise AsmilError(f"{name}: {count} {part} slides were found, the paper has {wanted}; check the files")
@@ -129,30 +124,9 @@ def _bracs(labels: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
-    tables = [(path, _read(path)) for path in labels]
-    folds = next((pair for pair in tables if "fold" in pair[1]), None)
-    survival = next((pair for pair in tables if "fold" not in pair[1]), None)
-    if folds is None or survival is None:
-        raise AsmilError("give two files with --labels: the survival table and the table of folds (case_id, fold)")
-    path, table = survival
-    slides = pd.DataFrame(
-        {
-            "slide": _column(path, table, "slideid").map(_stem),
-            "patient": _column(path, table, "caseid"),
-            "time_months": pd.to_numeric(_column(path, table, "survivalmonths"), errors="coerce"),
-            "event": pd.to_numeric(_column(path, table, "event"), errors="coerce"),
-        }
-    )
-    fold_of = dict(zip(_column(folds[0], folds[1], "caseid"), _column(folds[0], folds[1], "fold"), strict=True))
-    slides["fold"] = slides["patient"].map(fold_of)
-    return slides[slides["fold"].notna()].reset_index(drop=True)
-
-
 MANIFESTS: dict[str, tuple[str, Callable[[Sequence[Path]], pd.DataFrame]]] = {
     "camelyon16": ("reference.csv of the test set and a list of the 270 training slides", _camelyon16),
     "camelyon17": ("stage_labels.csv", _camelyon17),
     "bracs": ("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
-    **{name: ("a survival table and a table of folds", _tcga) for name in DATASETS if name.startswith("tcga_")},
 }
 """The files that the manifest of a data set is made from, and how."""

@@ -32,6 +32,11 @@ def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
     recipe, smoke = run.recipe, run.size == "quick"
     ours, compared = _compare(run, results)
     warnings = [STAND_IN] if run.synthetic else []
+    if run.synthetic and run.site_bias:
+        warnings.append(
+            f"Site bias {run.site_bias:g}: the site of this share of the training patients is chosen by their label, "
+            "a shortcut that does not help on the test sites."
+        )
     if run.size == "small":
         warnings.append(SMALL)
     table = printed()[0].get(recipe.id)
@@ -50,7 +55,8 @@ def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
         title=f"{recipe.id}: {recipe.title}",
         answer=answer(run, len(results), ours, compared),
         sections=sections,
-        about=f"{format_count(len(results), 'training')}; size {run.size}; preset {run.preset} for ASMIL",
+        about=f"{format_count(len(results), 'training')}; size {run.size}; preset {run.preset} for ASMIL"
+        + (f"; site bias {run.site_bias:g}" if run.synthetic else ""),
         warnings=[*warnings, *doubts],
         reading=[
             "An effect is a row minus its reference, paired by seed, with a 95 % interval by Student's t over seeds; "

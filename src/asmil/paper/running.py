@@ -16,7 +16,7 @@ from asmil.experiments.settings import CohortConfig, SweepConfig, VariantConfig
 from asmil.experiments.store import results_table
 from asmil.files import write_json
 from asmil.paper.comparing import cohort_name
-from asmil.paper.datasets import SCALES, Size, dataset, stand_in
+from asmil.paper.datasets import FORMER_SITE_BIAS, SCALES, Size, dataset, stand_in
 from asmil.paper.recipes import Recipe, RecipeRow
 from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore
@@ -34,6 +34,7 @@ class PaperRun:
     datasets, rows: some of the recipe; none: all
     slides: of a stand-in, instead of those of the size; cohorts: a folder in which several runs share stand-ins
     asmil_settings: added to every ASMIL row, for what the paper does not state
+    site_bias: of stand-ins, see `stand_in`
     """
 
     recipe: Recipe
@@ -48,6 +49,7 @@ class PaperRun:
     cohorts: Path | None = None
     preset: str = "paper"
     asmil_settings: Mapping[str, Any] | None = None
+    site_bias: float = 0.0
 
     @property
     def synthetic(self) -> bool:
@@ -105,12 +107,14 @@ class PaperRun:
         )
 
     def _stand_in(self, name: str, backbone: str) -> CohortConfig:
-        cohort = stand_in(dataset(name), self.size, backbone)
+        cohort = stand_in(dataset(name), self.size, backbone, self.site_bias)
         assert cohort.synthetic is not None
         synthetic = cohort.synthetic.model_copy(update={} if self.slides is None else {"slides": self.slides})
         changes: dict[str, Any] = {"synthetic": synthetic}
         if self.cohorts is not None:
-            changes["folder"] = self.cohorts / f"{name}-{synthetic.difficulty}-{synthetic.slides}"
+            changes["folder"] = (
+                self.cohorts / f"{name}-{synthetic.difficulty}-{synthetic.slides}-bias-{self.site_bias:g}"
+            )
         return cohort.model_copy(update=changes)
 
     def about(self) -> dict[str, Any]:
@@ -123,6 +127,7 @@ class PaperRun:
             "asmil_settings": dict(self.asmil_settings or {}),
             "epochs": self.epochs,
             "slides": self.slides,
+            "site_bias": self.site_bias if self.synthetic else None,
         }
 
     def run(
@@ -130,7 +135,8 @@ class PaperRun:
     ) -> Iterator[JobEnd]:
         """Train and measure what is missing; arguments as for `SweepFolder.run`."""
         done = done or DoneBefore()
-        claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper", done.again)
+        former = {"site_bias": FORMER_SITE_BIAS if self.synthetic else None}
+        claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper", done.again, added=former)
         write_json(self.out / ABOUT_FILE, {**self.about(), "asmil": __version__})
         sweeps = [SweepFolder(sweep, self.out, on_gpu) for sweep in self.sweeps()]
         yield from run_together(sweeps, engine, seconds, done)

@@ -34,6 +34,10 @@ class AnnotationTruth:
         self._areas: dict[str, TumorArea] = {}
         self._file_notes: list[str] = []
 
+    def tiles(self, slide: str, frame: MaskFrame) -> None:
+        """Annotations are outlines; they state nothing about single tiles."""
+        del slide, frame
+
     def tumor(self, slide: str, frame: MaskFrame) -> Booleans | None:
         """The tumor mask of a slide, without excluded regions."""
         if slide in self._files.clashing:

@@ -115,7 +115,8 @@ def evaluate_maps(
                 scaling: scaled_map(slide_map.heat, scaling, probability, limits, is_attention)
                 for scaling in protocol.scalings
             }
-            measured.append(measure_slide(slide_map, tumor, probability, scores, protocol))
+            tiles = None if tumor is None else truth.tiles(slide_map.slide.slide, slide_map.frame)
+            measured.append(measure_slide(slide_map, tumor, probability, scores, protocol, tiles))
             if tumor is not None and len(masks) < n_masks:
                 masks[slide_map.slide.slide] = tumor
         except AsmilError as error:
@@ -171,15 +172,21 @@ def measure_slide(
     tumor_probability: float,
     scores: Mapping[Scaling, Floats],
     protocol: LocalizationProtocol,
+    tiles: Booleans | None = None,
 ) -> SlideMeasures:
-    """Compare the scaled maps of a slide with its tumor mask; None for a normal slide."""
+    """Compare the scaled maps of a slide with its tumor mask.
+
+    truth: the mask; None for a normal slide
+    tiles: which tiles are tumor; None: those that overlap the mask
+    """
     frame = slide_map.frame
     lesions = None if truth is None else evaluation_mask(truth, frame.um_per_pixel)
-    overlap = (
-        np.zeros(len(frame.coords))
-        if truth is None
-        else tile_maps.tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
-    )
+    if truth is None:
+        overlap = np.zeros(len(frame.coords))
+    elif tiles is not None:
+        overlap = tiles.astype(np.float64)
+    else:
+        overlap = tile_maps.tile_overlap(truth, frame.coords, frame.tile_px, frame.downsample)
     tumor = overlap > 0
     ranking = rank_tiles([tumor], [slide_map.heat]).mean
     scaled = {

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.tile_truth import read_tile_truth
@@ -170,6 +171,9 @@ class Truth(Protocol):
     def tumor(self, slide: str, frame: MaskFrame) -> Booleans | None:
         """The tumor mask of a slide; None if nothing is known about the slide."""
 
+    def tiles(self, slide: str, frame: MaskFrame) -> Booleans | None:
+        """Which tiles are tumor, if that is stated; None: those that overlap the mask."""
+
     def notes(self) -> Iterator[str]:
         """Caveats about how the truth was read."""
 
@@ -189,6 +193,15 @@ class TileTruth:
             return None
         coords = rows[["x", "y"]].to_numpy(dtype=np.float64)
         return tile_mask(coords, rows["tumor"].to_numpy(dtype=bool), frame.tile_px, frame.shape, frame.downsample)
+
+    def tiles(self, slide: str, frame: MaskFrame) -> Booleans | None:
+        """The rows of the tiles, also where tiles overlap; None if a tile has no row."""
+        rows = self._by_slide.get(slide)
+        if rows is None:
+            return None
+        stated = rows["tumor"].astype(bool).groupby([rows["x"], rows["y"]]).any()
+        known = stated.reindex(pd.MultiIndex.from_arrays(frame.coords.T))
+        return None if known.isna().any() else known.to_numpy(dtype=bool)
 
     def notes(self) -> Iterator[str]:
         """Where the truth comes from."""
