@@ -82,6 +82,7 @@ class AdditiveMIL(MILModel):
 
     config_type = AdditiveMILConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     map_kinds = ("attention", "contribution", "net_contribution")
     weighted_instance_logits = True
     config: AdditiveMILConfig
@@ -102,30 +103,29 @@ class AdditiveMIL(MILModel):
 
     @property
     def can_stream(self) -> bool:
-        return True
+        return not self.smoothed
 
     @property
     def classifies_tiles(self) -> bool:
         return True
 
     def attend(self, bag: Bag) -> Tensor:
-        return self._score(bag.features)
+        return self.smooth_scores(self._score(bag.features), bag)
 
     def forward(self, bag: Bag) -> Output:
-        return self._add([bag.features])
+        return self._add([bag.features], self.attend(bag))
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The chunks are read twice: for the scores, and for the contributions."""
-        return self._add(chunks)
+        return self._add(chunks, torch.cat([self._score(features) for features in chunks], dim=-1))
 
     def _score(self, features: Tensor) -> Tensor:
         """N x D -> 1 x N."""
         scores: Tensor = self.scorer(self._as_computed(features))
         return scores.t()
 
-    def _add(self, chunks: Iterable[Tensor]) -> Output:
-        scores = torch.cat([self._score(features) for features in chunks], dim=-1)
+    def _add(self, chunks: Iterable[Tensor], scores: Tensor) -> Output:
         attention = self.normalizer(scores)[0]
         contributions, hidden, seen = [], [], 0
         for features in chunks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,6 +131,8 @@ class MILModel(nn.Module):
     """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
     smooths: tuple[str, ...] = ()
     """What `use_smoothing` can smooth: `early` the embedded tiles, `late` the scores."""
+    why_not_smoothed: str = "it has no attention scores"
+    """Why a method with empty `smooths` cannot be smoothed."""
     records_steps: ClassVar[bool] = True
     """Whether its steps may be recorded as CUDA graphs, if its bags can be padded."""
     label_routes_gradients: ClassVar[bool] = False
@@ -285,9 +288,15 @@ class MILModel(nn.Module):
     def use_smoothing(self, smoothing: Smoothing, where: str) -> None:
         """Smooth embedded tiles (`early`) or scores (`late`) over touching tiles; refused where a method does not."""
         if where not in self.smooths:
-            can = f"it can be {' or '.join(self.smooths)}" if self.smooths else "leave smoothing out, or use sm_abmil"
-            raise AsmilError(f"{type(self).__name__} does not support smoothing.where = {where}; {can}")
+            can = f"; it can be {' or '.join(self.smooths)}" if self.smooths else f": {self.why_not_smoothed}"
+            raise AsmilError(f"{type(self).__name__} does not support smoothing.where = {where}{can}")
         self.tile_smoothing, self.smoothed = smoothing, where
+
+    def use_attention_settings_of(self, other: MILModel) -> None:
+        """Take copies of the normalizer and of the smoothing of a model, for a stage of its training."""
+        self.normalizer = copy.deepcopy(other.normalizer)
+        if other.tile_smoothing is not None:
+            self.use_smoothing(copy.deepcopy(other.tile_smoothing), other.smoothed)
 
     def smooth_tiles(self, embedded: Tensor, bag: Bag) -> Tensor:
         """Embedded tiles (N x I), smoothed if they are to be."""
@@ -319,6 +328,18 @@ class ModelOnBase(MILModel):
     """
 
     base: MILModel
+
+    def prepare(self, bag: Bag) -> Bag:
+        return self.base.prepare(bag)
+
+    def use_smoothing(self, smoothing: Smoothing, where: str) -> None:
+        self.base.use_smoothing(smoothing, where)
+
+    def use_attention_settings_of(self, other: MILModel) -> None:
+        assert isinstance(other, ModelOnBase)
+        super().use_attention_settings_of(other)
+        if other.base.tile_smoothing is not None:
+            self.use_smoothing(copy.deepcopy(other.base.tile_smoothing), other.base.smoothed)
 
     def current_base(self) -> MILModel:
         """The base, with the current normalizer of this model; a state dict contains the normalizer only once."""
