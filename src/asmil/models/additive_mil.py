@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, predicted_column
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column
 from asmil.models.blocks.layers import TileLinear, floating, linear_over_tiles
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -167,12 +167,12 @@ class AdditiveMIL(MILModel):
         return contribution
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """The attention, or the contributions to the logit of the predicted class."""
+        """The attention, or the contributions to the logit of the predicted class or to the risk."""
         if kind == "attention":
             return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None
         empty = self.empty_tile().to(output.instance_logits.device) if kind == "net_contribution" else 0
-        return predicted_column(output, output.instance_logits - empty)
+        return explained_column(output, output.instance_logits - empty)
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

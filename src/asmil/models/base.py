@@ -20,6 +20,8 @@ from asmil.models.blocks.smoothing import GRAPH, Smoothing, with_graph
 from asmil.settings.config import Settings
 from asmil.tasks.base import Task
 
+EVIDENCE_WEIGHTS = "evidence_weights"
+"""Key of an output's extras: C, how much the explained number grows with every logit; by default the predicted class's."""
 INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}
 
 
@@ -74,6 +76,32 @@ def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
     """The column (N) of N x C values of tiles that belongs to the predicted class; or the only column."""
     # index_select: torch.export before 2.13 cannot index with a tensor
     return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
+
+
+def explained_column(output: Output, contributions: Tensor) -> Tensor:
+    """The contributions (N) of tiles to what is explained, from those to every logit (N x C)."""
+    weights = output.extras.get(EVIDENCE_WEIGHTS)
+    return predicted_column(output, contributions) if weights is None else contributions @ weights.to(contributions)
+
+
+def explains_logits(task: Task) -> bool:
+    """Whether maps explain a logit each; otherwise one number of several logits, such as the risk of time bins."""
+    return task.n_outputs in (1, len(task.explained_names))
+
+
+def toward_evidence(output: Output, task: Task, index: int = 0) -> Output:
+    """The output whose contributions of tiles are those to the task's evidence, to first order, not to a logit."""
+    with torch.enable_grad():
+        logits = output.logits.detach().double().clone().requires_grad_()
+        (weights,) = torch.autograd.grad(task.evidence(logits.unsqueeze(0), index).sum(), logits)
+    return replace(output, extras={**output.extras, EVIDENCE_WEIGHTS: weights})
+
+
+def comparable_maps(outputs: Sequence[Output], tasks: Sequence[Task]) -> list[Output]:
+    """The outputs of several models for a bag, changed so that their maps explain the same number."""
+    if explains_logits(tasks[0]):
+        return of_one_class(outputs)
+    return [toward_evidence(output, task) for output, task in zip(outputs, tasks, strict=True)]
 
 
 def of_one_class(outputs: Sequence[Output]) -> list[Output]:

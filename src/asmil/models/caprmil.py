@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, masked_scores, predicted_column, refuse_uneven
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column, masked_scores, refuse_uneven
 from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -144,11 +144,11 @@ class CAPRMIL(MILModel):
             block(tiles, bag.mask)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """`contribution`: the tile's share of the logit of the predicted class; the shares add up to it."""
+        """`contribution`: the tile's share of the logit of the predicted class, or of the risk; the shares add up to it."""
         if kind == "attention":
             return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None, "forward always gives the tiles' logits"
-        column = predicted_column(output, output.instance_logits)
+        column = explained_column(output, output.instance_logits)
         return column / _rows(column) if output.scores is None else column * self.normalizer(output.scores)[0]
 
     def _embed(self, features: Tensor) -> Tensor:
