@@ -106,10 +106,10 @@ def measure(label: str, device: torch.device, asked: argparse.Namespace) -> dict
         steps["plain_training"] = plain_training_step(plain, bag)
     memory = {f"{what}_mb": peak_megabytes(step, device) for what, step in steps.items()}
     turns = [{what: timed(step, device, clock) for what, step in steps.items()} for _ in range(asked.rounds)]
-    seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps}
+    seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps if turns}
     result: dict[str, Any] = {"method": label, "prepare_s": prepare, **seconds, **memory}
     for what in ("inference", "training"):
-        if f"plain_{what}" in steps:
+        if turns and f"plain_{what}" in steps:
             result[f"{what}_ratio"] = statistics.median(turn[f"plain_{what}"] / turn[what] for turn in turns)
     return result
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default the CPU, and a GPU if there is one")
     parser.add_argument("--tiles", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: only memory is measured")
     parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
     parser.add_argument("--inference-only", action="store_true", help="for bags that are too long to train on here")
     parser.add_argument("--processor-time", action="store_true", help="for a CPU that other programs use, too")

@@ -76,6 +76,7 @@ def costs() -> str:
 
 
 def record(name: str) -> dict[str, Any]:
+    """A record of docs/results."""
     return dict(json.loads((DOCS / "results" / f"{name}.json").read_text()))
 
 
@@ -84,7 +85,9 @@ def guide_table(name: str) -> str:
     from asmil.models import guide, methods
 
     if name == "situations":
-        rows = [(have, ", ".join(f"`{word}`" for word in names.split(", ")), why) for have, names, why in guide.guide_rows()]
+        rows = [
+            (have, ", ".join(f"`{word}`" for word in names.split(", ")), why) for have, names, why in guide.guide_rows()
+        ]
         return plain_markdown(("if you have", "try", "because"), rows)
     head = ("method", "what it does", "predict", "train", "MB at 100,000 tiles", "measured on real data")
     return markdown(head, (tuple(guide.method_row(method)) for method in methods().values()))
@@ -259,6 +262,7 @@ def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def plain_markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table."""
     escaped = (tuple(cell.replace("|", "\\|") for cell in row) for row in rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *escaped))
 

@@ -1,4 +1,4 @@
-"""ABMILX as the official code runs it: fused attention of every head, in which scores are values as wide as the keys."""
+"""ABMILX as the official code runs it: fused attention of every head, with scores padded to the width of the keys."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ class PlainSiMLP(nn.Module):
 
     def __init__(self, model: SiMLP) -> None:
         super().__init__()
-        self.hidden, self.head, self.dropout = (copy.deepcopy(part) for part in (model.hidden, model.head, model.dropout))
+        self.hidden, self.head, self.dropout = (
+            copy.deepcopy(part) for part in (model.hidden, model.head, model.dropout)
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.head(self.dropout(functional.relu(self.hidden(features.mean(dim=0)))))

@@ -44,7 +44,9 @@ def sparse(bag: Bag) -> Tensor:
     counts = torch.cat([starts, starts.new_tensor([len(columns)])]).diff()
     rows = torch.arange(len(bag), device=columns.device).repeat_interleave(counts)
     size = (len(bag), len(bag))
-    return torch.sparse_coo_tensor(torch.stack([rows, columns]), graph["values"], size, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), graph["values"], size, is_coalesced=True, check_invariants=False
+    )
 
 
 def plain_form(model: MILModel) -> PlainSmABMIL:

@@ -14,9 +14,21 @@ from asmil.tasks.classification import Classification
 WIDTH = 24
 BOTH = ["abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "psmil", "simple_mil"]
 ON_BASE = ["aem", "ibmil"]
-OWN_SCORES = (
-    "abmilx additive_mil camil dgr_mil dsmil dtfd hdmil ilra mamba_mil patch_gcn r2t rgmil wikg".split()
-)
+OWN_SCORES = [
+    "abmilx",
+    "additive_mil",
+    "camil",
+    "dgr_mil",
+    "dsmil",
+    "dtfd",
+    "hdmil",
+    "ilra",
+    "mamba_mil",
+    "patch_gcn",
+    "r2t",
+    "rgmil",
+    "wikg",
+]
 LATE = [*BOTH, *OWN_SCORES]
 OPTIONS = {"caprmil": {"pooling": "attention"}}
 

@@ -21,7 +21,7 @@ from asmil.settings.config import Settings
 from asmil.tasks.base import Task
 
 EVIDENCE_WEIGHTS = "evidence_weights"
-"""Key of an output's extras: C, how much the explained number grows with every logit; by default the predicted class's."""
+"""Key of an output's extras: C, how much the explained number grows with every logit."""
 INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}
 
 

@@ -144,7 +144,7 @@ class CAPRMIL(MILModel):
             block(tiles, bag.mask)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """`contribution`: the tile's share of the logit of the predicted class, or of the risk; the shares add up to it."""
+        """`contribution`: the tile's share of the logit of the predicted class, or of the risk; they add up to it."""
         if kind == "attention":
             return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None, "forward always gives the tiles' logits"

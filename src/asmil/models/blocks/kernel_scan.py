@@ -5,8 +5,8 @@ dt from the start of a chunk to tile t, a chunk of the length L = D_last turns t
 
     exp(L A) s + sum_t exp((L - D_t) A) dt_t u_t B_t
 
-and the gradient g of the state after it into exp(L A) g + sum_t exp(D_t A) C_t dy_t for the state before it. Of N x E x S
-values, only those of one chunk and channel exist at a time, in registers.
+and the gradient g of the state after it into exp(L A) g + sum_t exp(D_t A) C_t dy_t for the state before it. A program
+holds the states of one chunk and channel at a time, in registers.
 """
 
 from __future__ import annotations

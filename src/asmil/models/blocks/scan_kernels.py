@@ -23,7 +23,9 @@ def _row(POINTER, channel, tile, inside, N):
 
 
 @triton.jit
-def chunk_sums(DT, U, A, B, LENGTHS, LASTS, N, E, S, GROUP, IS_BACK: tl.constexpr, CHUNK: tl.constexpr, STATES: tl.constexpr):
+def chunk_sums(
+    DT, U, A, B, LENGTHS, LASTS, N, E, S, GROUP, IS_BACK: tl.constexpr, CHUNK: tl.constexpr, STATES: tl.constexpr
+):
     """What a chunk alone adds to the state after it (LASTS, K x E x S), and the sum of its dt (LENGTHS, K x E).
 
     IS_BACK: what it adds to the gradient of the state before it; U is then dy, and B is C
@@ -91,7 +93,25 @@ def scan_forward(DT, U, A, B, C, STARTS, Y, N, E, S, GROUP, CHUNK: tl.constexpr,
 
 @triton.jit
 def scan_backward(
-    DT, U, A, B, C, STARTS, AFTER, DY, D_DT, D_U, D_A, D_B, D_C, N, E, S, GROUP, CHUNK: tl.constexpr, STATES: tl.constexpr
+    DT,
+    U,
+    A,
+    B,
+    C,
+    STARTS,
+    AFTER,
+    DY,
+    D_DT,
+    D_U,
+    D_A,
+    D_B,
+    D_C,
+    N,
+    E,
+    S,
+    GROUP,
+    CHUNK: tl.constexpr,
+    STATES: tl.constexpr,
 ):
     """D_DT, D_U (E x N); of every chunk D_A (K x E x S); of every group of channels D_B and D_C (G x N x S).
 

@@ -6,7 +6,7 @@
     G_0 = U,   G_t = alpha A G_{t-1} + (1 - alpha) U,   t = 1 .. T                approximate
 
 alpha is between 0 (U itself) and 1. The operator is linear in U and symmetric, so the gradient of U is the smoothed
-gradient of the result g. The approximate form is a polynomial in A, so that the powers of A times g give both gradients:
+gradient of the result g. The approximate form is a polynomial in A, so the powers of A times g give both gradients:
 
     Sm(U) = sum_j c_j A^j U,   c_j = (1 - alpha) alpha^j for j < T,   c_T = alpha^T
     dU = sum_j c_j A^j g,      dalpha = sum_j (dc_j / dalpha) <A^j g, U>          approximate
@@ -105,7 +105,9 @@ def in_both_directions(edges: Tensor, n_tiles: int) -> Tensor:
 
 def is_symmetric(edges: Tensor, weights: Tensor, n_tiles: int) -> bool:
     """Whether every edge (2 x E) has a reverse with the same weight (E)."""
-    (forth, order), (back, reverse) = ((rows * n_tiles + columns).sort(stable=True) for rows, columns in (edges, edges.flip(0)))
+    (forth, order), (back, reverse) = (
+        (rows * n_tiles + columns).sort(stable=True) for rows, columns in (edges, edges.flip(0))
+    )
     return torch.equal(forth, back) and torch.allclose(weights[order], weights[reverse])
 
 
