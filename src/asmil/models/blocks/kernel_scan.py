@@ -25,6 +25,8 @@ CHUNK = 64
 CHANNELS = 8
 """Of a program."""
 CARRIED = 256
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""dt and u by channel (E x N), A, B and C, in one piece each."""
 
 
 def has_kernels(dt: Tensor, *others: Tensor) -> bool:
@@ -40,15 +42,15 @@ def scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @torch.no_grad()
 def scan_from(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` from a state (E x S), and the state after it."""
-    y, starts = _scanned(*_by_channel(dt, u), *_contiguous(a, b, c), state.contiguous())
+    y, starts = _scanned(_arranged(dt, u, a, b, c), state.contiguous())
     return y.t(), starts[-1]
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        inputs = (*_by_channel(dt, u), *_contiguous(a, b, c))
-        y, starts = _scanned(*inputs, torch.zeros_like(inputs[2]))
+        inputs = _arranged(dt, u, a, b, c)
+        y, starts = _scanned(inputs, torch.zeros_like(inputs[2]))
         ctx.save_for_backward(*inputs, starts)
         return y.t()
 
@@ -58,7 +60,7 @@ class _Scan(torch.autograd.Function):
         from asmil.models.blocks.scan_kernels import scan_backward
 
         dt, u, a, b, c, starts = ctx.saved_tensors
-        (d_y,) = _by_channel(upstream[0])
+        d_y = upstream[0].t().contiguous()
         after = _carried(dt, d_y, a, c, torch.zeros_like(a), is_back=True)
         d_dt, d_u, d_a = torch.empty_like(dt), torch.empty_like(u), torch.empty_like(starts[:-1])
         grid = _grid(dt)
@@ -70,10 +72,11 @@ class _Scan(torch.autograd.Function):
         return d_dt.t(), d_u.t(), d_a.sum(dim=0), d_b.sum(dim=0), d_c.sum(dim=0)
 
 
-def _scanned(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _scanned(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """y (E x N), and the states before every chunk and after the last ((K + 1) x E x S)."""
     from asmil.models.blocks.scan_kernels import scan_forward
 
+    dt, u, a, b, c = inputs
     starts = _carried(dt, u, a, b, state, is_back=False)
     y = torch.empty_like(dt)
     scan_forward[_grid(dt)](dt, u, a, b, c, starts, y, dt.shape[1], *a.shape, CHANNELS, CHUNK, _states_of(a))
@@ -101,10 +104,5 @@ def _states_of(a: Tensor) -> int:
     return 1 << (a.shape[1] - 1).bit_length()
 
 
-def _by_channel(*tiles: Tensor) -> tuple[Tensor, ...]:
-    """N x E -> E x N, in one piece."""
-    return tuple(rows.t().contiguous() for rows in tiles)
-
-
-def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.contiguous() for tensor in tensors)
+def _arranged(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Inputs:
+    return dt.t().contiguous(), u.t().contiguous(), a.contiguous(), b.contiguous(), c.contiguous()

@@ -56,8 +56,9 @@ def continued_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, state
     dt, u, a, b, c, state = (floating(part) for part in (dt, u, a, b, c, state))
     if kernel_scan.has_kernels(dt, u, a, b, c, state):
         return kernel_scan.scan_from(dt, u, a, b, c, state)
-    sequence = [part.unsqueeze(0) for part in (dt, u, a, b, c)]
-    y, starts = _scan_chunks(*sequence, _tiles_per_chunk(dt, a), state.unsqueeze(0))
+    chunk = _tiles_per_chunk(dt, a)
+    dt, u, a, b, c, state = (part.unsqueeze(0) for part in (dt, u, a, b, c, state))
+    y, starts = _scan_chunks(dt, u, a, b, c, chunk, state)
     return y.squeeze(0), starts[0, -1]
 
 
