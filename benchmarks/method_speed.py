@@ -6,7 +6,8 @@ Where a method is evaluated here in a cheaper way than its official code does, t
 (`benchmarks/plain_methods/`), with the same weights and in turns, so that a noisy machine slows both down. Memory is
 what a step needs on top of the model and the bag. The training step is that of `asmil train` in float32: loss,
 backward, clipping, optimizer, hooks; the official way is trained with the loss of the logits alone. `prepare` is done
-once a bag, before any step (neighbors, clusters).
+once a bag, before any step (neighbors, clusters). `--processor-time` measures on one core, without the time in which
+other programs have it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import importlib.util
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from measuring import (
 )
 
 CLASSES = 2
+FLAGS = ("inference_only", "processor_time")
 
 
 def plain_training_step(plain: nn.Module, bag: Bag) -> Step:
@@ -80,34 +83,33 @@ def plain_form(model: MILModel) -> nn.Module | None:
     return plain
 
 
-def measure(
-    label: str, device: torch.device, tiles: int, width: int, rounds: int, inference_only: bool
-) -> dict[str, Any]:
+def measure(label: str, device: torch.device, asked: argparse.Namespace) -> dict[str, Any]:
     """The numbers of one method; run in a process of its own."""
+    tiles, width, clock = asked.tiles, asked.width, time.process_time if asked.processor_time else time.perf_counter
     name, options = labels()[label]
     torch.manual_seed(0)
     model = build(name, width, CLASSES, **options)
     raw = make_bag(tiles, width)
     small = model.prepare(make_bag(64, width)).to(device)
-    prepare = timed(lambda: model.prepare(raw), torch.device("cpu"))
+    prepare = timed(lambda: model.prepare(raw), torch.device("cpu"), clock)
     bag = model.prepare(raw).to(device)
     model.to(device)
-    plain = None if inference_only else plain_form(model)
+    plain = None if asked.inference_only else plain_form(model)
     training_step(build(name, width, CLASSES, **options).to(device), small)()  # code is loaded once, before any measure
     infer(model, small)
     steps: dict[str, Step] = {"inference": lambda: infer(model, bag)}
-    if not inference_only:
+    if not asked.inference_only:
         steps["training"] = training_step(model, bag)
     if plain is not None:
         plain.to(device)
         steps["plain_inference"] = plain_inference(plain, bag)
         steps["plain_training"] = plain_training_step(plain, bag)
     memory = {f"{what}_mb": peak_megabytes(step, device) for what, step in steps.items()}
-    turns = [{what: timed(step, device) for what, step in steps.items()} for _ in range(rounds)]
-    seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps}
+    turns = [{what: timed(step, device, clock) for what, step in steps.items()} for _ in range(asked.rounds)]
+    seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps if turns}
     result: dict[str, Any] = {"method": label, "prepare_s": prepare, **seconds, **memory}
     for what in ("inference", "training"):
-        if f"plain_{what}" in steps:
+        if turns and f"plain_{what}" in steps:
             result[f"{what}_ratio"] = statistics.median(turn[f"plain_{what}"] / turn[what] for turn in turns)
     return result
 
@@ -153,11 +155,13 @@ def measure_all(device: torch.device, options: argparse.Namespace) -> list[dict[
     print(", ".join(f"{key} {value}" for key, value in settings.items()), flush=True)
     out = options.out or Path(__file__).with_name(f"latest_methods_{device.type}.json")
     arguments = [part for key in ("tiles", "width", "rounds") for part in (f"--{key}", str(getattr(options, key)))]
-    arguments += ["--inference-only"] if options.inference_only else []
+    flags = [flag for flag in FLAGS if getattr(options, flag)]
+    arguments += [f"--{flag.replace('_', '-')}" for flag in flags]
+    settings |= dict.fromkeys(flags, True)
     results: list[dict[str, Any]] = []
     for label in options.methods:
         results.append(
-            in_own_process(__file__, label, arguments) if device.type == "cpu" else measured(label, device, options)
+            in_own_process(__file__, label, arguments) if device.type == "cpu" else measure(label, device, options)
         )
         print(table(results[-1:]).splitlines()[-1], flush=True)
         out.write_text(json.dumps({**settings, "results": results}, indent=1) + "\n")
@@ -166,23 +170,22 @@ def measure_all(device: torch.device, options: argparse.Namespace) -> list[dict[
     return results
 
 
-def measured(label: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    return measure(label, device, options.tiles, options.width, options.rounds, options.inference_only)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default the CPU, and a GPU if there is one")
     parser.add_argument("--tiles", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: only memory is measured")
     parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
     parser.add_argument("--inference-only", action="store_true", help="for bags that are too long to train on here")
+    parser.add_argument("--processor-time", action="store_true", help="for a CPU that other programs use, too")
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.processor_time:
+        torch.set_num_threads(1)
     if options.worker:
-        print(json.dumps(measured(options.worker, torch.device("cpu"), options)))
+        print(json.dumps(measure(options.worker, torch.device("cpu"), options)))
         return
     devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     if options.out and len(devices) > 1:

@@ -7,11 +7,15 @@ The arguments and options of a verb stand between `<!-- options: VERB -->` and `
 
 A table stands between `<!-- settings: NAME -->` and `<!-- end -->`. NAME is a module of `asmil.models` (the `model`
 section of its methods) or a section of `asmil.runs.config.RunConfig`.
+
+`<!-- guide: situations -->` and `<!-- guide: methods -->` are the tables of `asmil methods`. The costs in them are read
+from the records in docs/results and written to src/asmil/models/data/costs.json, which the package contains.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -26,22 +30,72 @@ from pydantic.fields import FieldInfo
 DOCS = Path(__file__).parent
 NUMBERS = ("whole number", "number")
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
-TABLE = re.compile(r"(<!-- (settings|options): ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- (settings|options|guide): ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+COSTS = DOCS.parent / "src" / "asmil" / "models" / "data" / "costs.json"
+RECORDS = ("", "_neoverse")
+"""Records of method_speed; a method that is in several is taken from the last, in units of the abmil of its record."""
 
 
 def main(arguments: list[str]) -> int:
     """Rewrite or check all pages; the exit code."""
-    stale = [path for path in sorted(DOCS.rglob("*.md")) if current(path.read_text()) != path.read_text()]
-    for path in stale:
-        print(f"{path}: {'out of date; run python docs/tables.py' if '--check' in arguments else 'rewritten'}")
-        if "--check" not in arguments:
-            path.write_text(current(path.read_text()))
-    return int(bool(stale) and "--check" in arguments)
+    only_check = "--check" in arguments
+    is_stale = refresh(COSTS, costs(), only_check)
+    for path in sorted(DOCS.rglob("*.md")):
+        is_stale |= refresh(path, current(path.read_text()), only_check)
+    return int(is_stale and only_check)
+
+
+def refresh(path: Path, content: str, only_check: bool) -> bool:
+    """Whether a file is out of date; it is rewritten unless it is only checked."""
+    if path.exists() and path.read_text() == content:
+        return False
+    print(f"{path}: {'out of date; run python docs/tables.py' if only_check else 'rewritten'}")
+    if not only_check:
+        path.write_text(content)
+    return True
+
+
+def costs() -> str:
+    """The costs of all methods from the records, in units of abmil's; megabytes for 100,000 tiles."""
+    found: dict[str, dict[str, float]] = {}
+    for suffix in RECORDS:
+        speed = record(f"method_speed_cpu{suffix}")
+        by_method = {row["method"]: row for row in speed["results"]}
+        abmil = by_method["abmil"]
+        for name, row in by_method.items():
+            for word, key in (("prediction", "inference_s"), ("training", "training_s")):
+                found.setdefault(name, {})[word] = float(f"{row[key] / abmil[key]:.3g}")
+        for row in record(f"method_speed_cpu_100k{suffix}")["results"]:
+            found.setdefault(row["method"], {})["megabytes"] = float(f"{max(row['inference_mb'], 0):.3g}")
+    first = record(f"method_speed_cpu{RECORDS[0]}")
+    abmil = next(row for row in first["results"] if row["method"] == "abmil")
+    unit = {"tiles": first["tiles"], "threads": first["threads"]}
+    unit |= {"prediction_s": round(abmil["inference_s"], 4), "training_s": round(abmil["training_s"], 4)}
+    methods = {name: found[name] for name in sorted(found) if "(" not in name}
+    return json.dumps({"abmil": unit, "methods": methods}, indent=1) + "\n"
+
+
+def record(name: str) -> dict[str, Any]:
+    """A record of docs/results."""
+    return dict(json.loads((DOCS / "results" / f"{name}.json").read_text()))
+
+
+def guide_table(name: str) -> str:
+    """The table of situations, or that of all methods."""
+    from asmil.models import guide, methods
+
+    if name == "situations":
+        rows = [
+            (have, ", ".join(f"`{word}`" for word in names.split(", ")), why) for have, names, why in guide.guide_rows()
+        ]
+        return plain_markdown(("if you have", "try", "because"), rows)
+    head = ("method", "what it does", "predict", "train", "MB at 100,000 tiles", "measured on real data")
+    return markdown(head, (tuple(guide.method_row(method)) for method in methods().values()))
 
 
 def current(page: str) -> str:
     """The page with all its tables as the code has them now."""
-    write = {"settings": table_of, "options": options_table}
+    write = {"settings": table_of, "options": options_table, "guide": guide_table}
     return TABLE.sub(lambda match: f"{match[1]}{write[match[2]](match[3])}{match[4]}", page)
 
 
@@ -204,12 +258,13 @@ def bounds(metadata: Iterable[Any]) -> str:
 
 def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A table; the first column is code."""
-    lines = [
-        head,
-        ("---",) * len(head),
-        *((f"`{key}`".replace("|", "\\|"), *(cell.replace("|", "\\|") for cell in rest)) for key, *rest in rows),
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return plain_markdown(head, ((f"`{key}`", *rest) for key, *rest in rows))
+
+
+def plain_markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table."""
+    escaped = (tuple(cell.replace("|", "\\|") for cell in row) for row in rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *escaped))
 
 
 if __name__ == "__main__":

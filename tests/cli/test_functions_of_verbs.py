@@ -37,7 +37,7 @@ OTHER_WORDS = {
     "train": {"dry_run", "profile", *SHORTHANDS},  # printed; settings are given in `settings`
     "predict": {"method", "device"},  # given to `load_run`
     "encoders": {"name"},  # explains one entry of what the function returns
-    "methods": {"name"},
+    "methods": {"name", "every"},
     "evaluate": {"runs"},  # one call per run
     "heatmap": {"targets"},  # runs and slides in one list
     "paper": {"dataset", "labels"},  # of `asmil paper manifest`

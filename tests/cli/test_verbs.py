@@ -32,9 +32,10 @@ def test_help_and_version_and_methods(asmil_here):
     assert asmil_here("--version").stdout.strip() == f"asmil {__version__}"
     shown = asmil_here("--help").stdout
     assert all(verb in shown for verb in ("synthetic", "check", "train", "evaluate", "predict", "methods", "doctor"))
-    listed = asmil_here("methods").stdout
-    assert "asmil" in listed
-    assert "Ilse" in listed
+    guide = asmil_here("methods").stdout
+    assert "simlp" in guide
+    assert len(guide.splitlines()) < 40, "at most one screen"
+    assert "Ilse" in asmil_here("methods", "--all").stdout
     assert "model.tokens" in asmil_here("methods", "asmil").stdout
 
 

@@ -187,6 +187,21 @@ def test_blurred_tiles_are_stored_and_can_be_left_out(tmp_path, asmil_here, monk
     assert "leave_out" in wrong.stderr
 
 
+def test_pictures_have_no_effect_on_the_quality(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    slides, pixels = make(tmp_path / "slides" / "a.tif").parent, texture(1024)
+    pixels[100:160, 100:900] = np.clip(pixels[100:160, 100:900].astype(int) - [90, 130, 40], 0, 255)
+    write_pyramid(slides / "a.tif", pixels, 1.0, quality=95)
+    settings = ["--encoder", ENCODER, "--workers", 0, "--tile-um", 128, "--tile-px", 128, "--tissue", "none"]
+    folds = []
+    for name, options in (("with", []), ("without", ["--no-qc"])):
+        assert asmil_here("extract", slides, "--out", tmp_path / name, *settings, *options).returncode == 0
+        with h5py.File(tmp_path / name / "a.h5") as file:
+            folds.append(file["quality/fold"][:])
+    assert folds[0].max() > 0
+    assert (folds[0] == folds[1]).all()
+
+
 def test_folders_of_earlier_versions_are_continued(tmp_path):
     slides, out = tmp_path / "slides", tmp_path / "features"
     write_slides(slides, 2)

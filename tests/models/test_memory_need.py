@@ -81,3 +81,12 @@ def test_a_container_without_a_limit_has_the_memory_of_the_machine(tmp_path):
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")
     assert available_bytes(tmp_path) > 10_000
+
+
+@pytest.mark.parametrize("method", ["abmilx", "wikg"])
+def test_a_training_step_keeps_no_matrix_of_all_pairs_of_tiles(method):
+    n_tiles = 6000
+    model, bag = build(method, 8, 2, inner=8).train(), bag_of(n_tiles, 8)
+    with LiveBytes() as live:
+        model(bag).logits.sum().backward()
+    assert live.peak < 4 * n_tiles**2 / 2

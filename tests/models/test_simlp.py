@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from asmil import Bag, build, infer
 from asmil.explain.kinds import explain_bag
-from asmil.models.base import of_one_class
+from asmil.models.base import comparable_maps, of_one_class
 from asmil.tasks.classification import Classification
+from asmil.tasks.survival import Survival
 
 TASK = Classification(["a", "b", "c"])
 
@@ -34,6 +37,26 @@ def test_the_map_is_that_of_the_class_asked_for():
         shown = explain_bag(model, TASK, bag, name=name)
         assert shown.kind == "contribution"
         torch.testing.assert_close(shown.values.float(), columns[:, index].detach())
+
+
+@pytest.mark.parametrize("method", ["simlp", "caprmil", "additive_mil"])
+@pytest.mark.parametrize("loss", ["incidence", "hazard"])
+def test_contributions_in_time_bins_are_those_to_the_risk(method, loss):
+    task = Survival([0.0, 1.0, 2.0, 4.0, 9.0], loss)
+    torch.manual_seed(0)
+    model, bag = build(method, 12, 4).eval().double(), Bag(torch.randn(7, 12, dtype=torch.float64))
+    output = infer(model, bag)
+    (changed,) = comparable_maps([output], [task])
+    shown = model.tile_map(changed, "contribution")
+    step = 1e-6
+    shares = torch.stack([model.tile_map(toward_logit(output, k), "contribution") for k in range(4)], dim=1)
+    moved = task.evidence(output.logits + step * shares, 0) - task.evidence(output.logits - step * shares, 0)
+    torch.testing.assert_close(shown, moved / (2 * step), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(explain_bag(model, task, bag, "contribution").values, shown)
+
+
+def toward_logit(output, index):
+    return replace(output, logits=torch.eye(4, dtype=torch.float64)[index])
 
 
 def test_chunks_have_the_contributions_of_the_whole():

@@ -67,6 +67,15 @@ def test_tiles_that_stand_alone_and_slides_of_one_patient():
     torch.testing.assert_close(apart, torch.block_diag(matrix[:2, :2], matrix[:2, :2]))
 
 
+def test_own_edges_count_in_both_directions():
+    bag = make_bag([(0, 0), (5, 5), (9, 9)], extras={"edges": torch.tensor([[0, 1], [1, 2]])})
+    matrix = weighted_sum(with_graph(bag, "Sm", own_edges=True).extras[GRAPH], torch.eye(3))
+    torch.testing.assert_close(matrix, 0.5**0.5 * torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    bag.extras["edge_weights"] = torch.ones(2)
+    with pytest.raises(AsmilError, match=r"slide-3.*edge_weights"):
+        with_graph(bag, "Sm", own_edges=True)
+
+
 @pytest.mark.parametrize("where", ["early", "mid", "late"])
 def test_a_tile_reaches_the_scores_of_its_neighbors_only(where):
     torch.manual_seed(0)

@@ -1,5 +1,7 @@
 """Smoothing as an option of methods: early and late, with an anchor, and refused where it is not possible."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,14 +9,33 @@ from asmil import Anchor, AsmilError, Bag, methods
 from asmil.models.blocks.smoothing import GRAPH, touching
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
+from asmil.tasks.classification import Classification
 
 WIDTH = 24
-BOTH = ["abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil"]
-LATE = [*BOTH, "abmilx", "camil", "patch_gcn", "wikg"]
+BOTH = ["abmil", "acmil", "asmil", "clam_mb", "clam_sb", "demil", "psmil", "simple_mil"]
+ON_BASE = ["aem", "ibmil"]
+OWN_SCORES = [
+    "abmilx",
+    "additive_mil",
+    "camil",
+    "dgr_mil",
+    "dsmil",
+    "dtfd",
+    "hdmil",
+    "ilra",
+    "mamba_mil",
+    "patch_gcn",
+    "r2t",
+    "rgmil",
+    "wikg",
+]
+LATE = [*BOTH, *OWN_SCORES]
+OPTIONS = {"caprmil": {"pooling": "attention"}}
 
 
 def make(name, where, **options):
-    config = resolve(name, changes={"smoothing": {"where": where, **options} if where != "none" else {}})
+    smoothing = {"where": where, **options} if where != "none" else {}
+    config = resolve(name, changes={"smoothing": smoothing, "model": OPTIONS.get(name, {})})
     return build_model(config, WIDTH, 3, seed=1)
 
 
@@ -31,17 +52,22 @@ def test_every_method_that_smooths_is_known():
     assert {name for name, where in can.items() if "early" in where} == set(BOTH)
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", [*LATE, *ON_BASE, "caprmil"])
 def test_late_smooths_the_scores_and_trains_alpha(name):
     plain, smoothed = make(name, "none").eval(), make(name, "late", alpha=0.7, exact=True).eval()
     bag = smoothed.prepare(make_bag())
     output = smoothed(bag)
-    expected = smoothed.tile_smoothing(plain(plain.prepare(make_bag())).scores.t(), bag.extras[GRAPH]).t()
+    operator = (smoothed.base if name in ON_BASE else smoothed).tile_smoothing
+    expected = operator(plain(plain.prepare(make_bag())).scores.t(), bag.extras[GRAPH]).t()
     torch.testing.assert_close(output.scores, expected)
     torch.testing.assert_close(smoothed.attend(bag), output.scores)
     torch.testing.assert_close(smoothed(make_bag()).logits, output.logits)
-    output.logits.square().sum().backward()
-    assert smoothed.tile_smoothing.logit.grad.abs() > 0
+    assert smoothed.padding_from is None
+    assert not smoothed.can_stream
+    smoothed.loss([output], torch.tensor([1]), Classification(["a", "b", "c"])).total.backward()
+    assert operator.logit.grad.abs() > 0
+    trained = [parameter for group in smoothed.parameter_groups() for parameter in group["params"]]
+    assert any(parameter is operator.logit for parameter in trained)
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -71,8 +97,11 @@ def test_mistakes_are_named():
     model = make("abmil", "late")
     with pytest.raises(AsmilError, match=r"slide-9.*smoothing\.where.*coordinates"):
         model(Bag(torch.randn(4, WIDTH), id="slide-9"))
-    with pytest.raises(AsmilError, match=r"TransMIL.*smoothing\.where"):
-        make("transmil", "late")
+    reasons = {name: method.model.why_not_smoothed for name, method in methods().items()}
+    for name in ("transmil", "mhim", "deepattnmisl", "sm_abmil", "simlp"):
+        with pytest.raises(AsmilError, match=re.escape(reasons[name])):
+            make(name, "late")
+    assert len({reasons[name] for name in ("transmil", "mhim", "deepattnmisl", "sm_abmil", "simlp")}) == 5
     with pytest.raises(AsmilError, match="alpha"):
         resolve("abmil", changes={"smoothing": {"alpha": 0.9}})
     with pytest.raises(AsmilError, match="steps"):
@@ -97,3 +126,14 @@ def test_a_readout_without_scores_refuses_smoothing():
         build_model(
             resolve("wikg", changes={"smoothing": {"where": "late"}, "model": {"readout": "mean"}}), WIDTH, 3, 1
         )
+
+
+@pytest.mark.parametrize("name", ["ibmil", "hdmil"])
+def test_earlier_stages_smooth_like_the_last(name, monkeypatch):
+    monkeypatch.setitem(OPTIONS, "hdmil", {"lipn": True})
+    model = make(name, "late", alpha=0.8)
+    first = model.stages()[0].model
+    owner = first.base if name == "ibmil" else first
+    assert owner.smoothed == "late"
+    assert owner.tile_smoothing.alpha.item() == pytest.approx(0.8)
+    assert owner.tile_smoothing is not (model.base if name == "ibmil" else model).tile_smoothing

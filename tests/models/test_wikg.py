@@ -62,3 +62,17 @@ def test_maps_of_every_readout(aggregation, readout):
     if readout != "attention":
         with pytest.raises(AsmilError, match="readout"):
             model.attend(bag)
+
+
+@pytest.mark.parametrize("n_tiles", [1500, 1541])
+def test_neighbors_are_exact_at_ties(n_tiles):
+    draw = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randint(-2, 3, (n_tiles, 3), generator=draw).float() for _ in range(2))
+    expected = (queries @ keys.t()).argsort(dim=1, descending=True, stable=True)[:, :5]
+    assert torch.equal(most_similar(queries, keys, 5), expected)
+
+
+def test_half_precision_does_not_tie_products():
+    draw = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(50, 16, generator=draw).bfloat16() for _ in range(2))
+    assert torch.equal(most_similar(queries, keys, 4), most_similar(queries.double(), keys.double(), 4))

@@ -83,6 +83,13 @@ def test_masks_of_any_downsample(tmp_path, slide, name, downsample):
     assert read_tissue(slide, CONFIG, tmp_path / name).share == pytest.approx(share(1600**2), rel=0.01)
 
 
+def test_a_mask_that_is_tissue_everywhere_is_noted(tmp_path, slide):
+    cv2.imwrite(str(tmp_path / "all.png"), np.full((320, 400), 255, np.uint8))
+    (note,) = read_tissue(slide, CONFIG, tmp_path / "all.png").notes
+    assert "all.png" in note
+    assert "100.0%" in note
+
+
 def test_pieces_holes_and_excluded_classes(tmp_path, slide):
     both = {"type": "MultiPolygon", "coordinates": [[SQUARE, HOLE], [FAR]]}
     drawn = read_tissue(slide, CONFIG, write(tmp_path / "a.geojson", feature(both, objectType="annotation")))

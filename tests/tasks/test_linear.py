@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from asmil.tasks.classification import Classification
 from asmil.tasks.linear import fit_linear
+from asmil.tasks.multilabel import MultiLabel
 from asmil.tasks.regression import Regression
 from asmil.tasks.survival import Survival
 
@@ -27,6 +28,17 @@ def test_classes(inputs):
     theirs = LogisticRegression(tol=1e-8, max_iter=1000).fit(inputs, classes)
     np.testing.assert_allclose(model.weight, theirs.coef_, atol=1e-4)
     np.testing.assert_allclose(np.diff(model.bias), np.diff(theirs.intercept_), atol=1e-4)
+
+
+def test_labels_are_fitted_like_one_model_each(inputs):
+    draw = np.random.default_rng(1)
+    labels = (inputs[:, :2] + draw.normal(size=(N, 2)) > 0).astype(float)
+    labels[draw.random((N, 2)) < 0.2] = np.nan
+    model = fit_linear(MultiLabel(("a", "b")), inputs, labels)
+    for row, column in zip(model.weight, labels.T, strict=True):
+        known = ~np.isnan(column)
+        theirs = LogisticRegression(tol=1e-8, max_iter=1000).fit(inputs[known], column[known])
+        np.testing.assert_allclose(row, theirs.coef_[0], atol=1e-4)
 
 
 def test_values(inputs):

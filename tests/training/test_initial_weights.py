@@ -122,6 +122,9 @@ def test_weights_of_mil_lab_bring_its_dropout_and_initialization(weights):
     changes = {"init": {"weights": str(weights)}, "model": {"attention_dropout": 0.1, "init": "default"}}
     own = resolve_with_init(None, "paper", changes).model
     assert (own.attention_dropout, own.init, own.inner) == (0.1, "default", INNER)
+    drops = build_model(resolve_with_init(None, "paper", changes | {"model": {"dropout": 0.5}}), WIDTH, 2, 0).train()
+    x = torch.ones(1, WIDTH)
+    assert not torch.equal(drops.embed(x), drops.embed(x)), "the dropout that was asked for acts"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])

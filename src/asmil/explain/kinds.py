@@ -25,7 +25,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.explain import pooled_tiles, whole_bags
 from asmil.explain.pooled_tiles import pools_tiles
 from asmil.machine.arithmetic import exact_arithmetic
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, explains_logits, toward_evidence
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
 
@@ -153,19 +153,17 @@ Computed = tuple[Tensor, tuple[str, ...]]
 
 def _own_map(asked: _Question, kind: str) -> Computed:
     """The method's own map; methods with one row per class take the row of the class with the highest logit."""
-    logits, names = asked.output.logits, asked.task.explained_names
-    is_share = kind in SHARES_OF_LOGITS
-    if len(logits) > 1 and len(names) == len(logits):
-        logits = torch.zeros_like(logits)
+    output, names = asked.output, asked.task.explained_names
+    if not explains_logits(asked.task):
+        output = toward_evidence(output, asked.task, asked.index)
+    elif len(output.logits) > 1:
+        logits = torch.zeros_like(output.logits)
         logits[asked.index] = 1.0
-    elif is_share and len(logits) > 1:
-        raise AsmilError(
-            f"{kind} splits the logit of one time bin, which is not the {names[asked.index]}; ask for gradient or "
-            "leave_one_out"
-        )
-    values = asked.model.tile_map(replace(asked.output, logits=logits), kind)
+        output = replace(output, logits=logits)
+    values = asked.model.tile_map(output, kind)
     # one logit for two classes: what is for the second one is against the first
-    return (-values if is_share and len(logits) == 1 and len(names) == 2 and asked.index == 0 else values), ()
+    is_against = kind in SHARES_OF_LOGITS and len(output.logits) == 1 and len(names) == 2 and asked.index == 0
+    return (-values if is_against else values), ()
 
 
 def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device) -> Tensor | None:

@@ -25,7 +25,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
-from asmil.models.base import of_one_class
+from asmil.models.base import explains_logits, of_one_class
 from asmil.runs.prediction import open_models
 from asmil.runs.run import Run
 from asmil.settings.documents import one_line
@@ -44,7 +44,9 @@ class RunGraph(nn.Module):
         self.trained = run.trained
         self.models = nn.ModuleList(run.models)  # registers their weights
         self.tasks = [trained.task for trained in run.trained]
-        self.has_tile_map = all(model.has_tile_map for model in run.models)
+        # contributions to a risk need a gradient, which an exported graph cannot compute
+        is_share = run.models[0].map_kinds[0] == "contribution" and not explains_logits(self.tasks[0])
+        self.has_tile_map = all(model.has_tile_map for model in run.models) and not is_share
         example = torch.zeros(1, run.trained[0].task.n_outputs)
         self.has_probabilities = self.tasks[0].probabilities(example) is not None
 

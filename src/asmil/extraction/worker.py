@@ -29,7 +29,7 @@ from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.overview import read_overview
 from asmil.slides.qc import PICTURE_SIDE_PX, draw_tissue, write_jpeg
-from asmil.slides.quality import FOLD_UM, Stain, TileQuality, artifact_notes, measure_quality, tissue_stain
+from asmil.slides.quality import Stain, TileQuality, artifact_notes, measure_quality, tissue_stain
 from asmil.slides.resolution import resolution_notes
 from asmil.slides.settings import Artifact
 from asmil.slides.tiling import TileReader, keep_tiles, parent_tiles, place_tiles, tile_side_level0
@@ -135,8 +135,8 @@ class SlideWorker:
             tissue = find_tissue(image, self.config.tissue, job.tissue)
             made_progress()
             coords = place_tiles(image, tissue, self.config.tissue, tiling, side)
-            # for the stain of the tissue, coarser pixels are enough
-            overview = read_overview(image, FOLD_UM if job.picture is None else None, PICTURE_SIDE_PX)
+            # also for the stain of the tissue, which must not depend on whether a picture is drawn
+            overview = read_overview(image, max_side=PICTURE_SIDE_PX)
 
             def write_picture(corners: Integers, artifacts: Mapping[Artifact, Booleans] | None = None) -> None:
                 if job.picture is not None:

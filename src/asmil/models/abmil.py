@@ -170,7 +170,7 @@ def _register_mil_lab(value: str, gate: str | None, weight: str, prefix: str) ->
             embedding_layers=basic,
             further_layers=len(embedding) - basic,
             dropout=dropout if len(embedding) > 1 else 0.0,
-            dropout_last=False,
+            dropout_last=len(embedding) == 1,  # of a single layer, whose dropout is 0 unless the user sets it
             attention_dropout=dropout,
             init="kaiming",
         )

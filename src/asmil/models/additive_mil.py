@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, predicted_column
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column
 from asmil.models.blocks.layers import TileLinear, floating, linear_over_tiles
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -82,6 +82,7 @@ class AdditiveMIL(MILModel):
 
     config_type = AdditiveMILConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     map_kinds = ("attention", "contribution", "net_contribution")
     weighted_instance_logits = True
     config: AdditiveMILConfig
@@ -102,30 +103,29 @@ class AdditiveMIL(MILModel):
 
     @property
     def can_stream(self) -> bool:
-        return True
+        return not self.smoothed
 
     @property
     def classifies_tiles(self) -> bool:
         return True
 
     def attend(self, bag: Bag) -> Tensor:
-        return self._score(bag.features)
+        return self.smooth_scores(self._score(bag.features), bag)
 
     def forward(self, bag: Bag) -> Output:
-        return self._add([bag.features])
+        return self._add([bag.features], self.attend(bag))
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The chunks are read twice: for the scores, and for the contributions."""
-        return self._add(chunks)
+        return self._add(chunks, torch.cat([self._score(features) for features in chunks], dim=-1))
 
     def _score(self, features: Tensor) -> Tensor:
         """N x D -> 1 x N."""
         scores: Tensor = self.scorer(self._as_computed(features))
         return scores.t()
 
-    def _add(self, chunks: Iterable[Tensor]) -> Output:
-        scores = torch.cat([self._score(features) for features in chunks], dim=-1)
+    def _add(self, chunks: Iterable[Tensor], scores: Tensor) -> Output:
         attention = self.normalizer(scores)[0]
         contributions, hidden, seen = [], [], 0
         for features in chunks:
@@ -167,12 +167,12 @@ class AdditiveMIL(MILModel):
         return contribution
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """The attention, or the contributions to the logit of the predicted class."""
+        """The attention, or the contributions to the logit of the predicted class or to the risk."""
         if kind == "attention":
             return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None
         empty = self.empty_tile().to(output.instance_logits.device) if kind == "net_contribution" else 0
-        return predicted_column(output, output.instance_logits - empty)
+        return explained_column(output, output.instance_logits - empty)
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

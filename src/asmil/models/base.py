@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from asmil.models.blocks.smoothing import GRAPH, Smoothing, with_graph
 from asmil.settings.config import Settings
 from asmil.tasks.base import Task
 
+EVIDENCE_WEIGHTS = "evidence_weights"
+"""Key of an output's extras: C, how much the explained number grows with every logit."""
 INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}
 
 
@@ -73,6 +76,32 @@ def predicted_column(output: Output, instance_logits: Tensor) -> Tensor:
     """The column (N) of N x C values of tiles that belongs to the predicted class; or the only column."""
     # index_select: torch.export before 2.13 cannot index with a tensor
     return instance_logits.index_select(1, output.logits.argmax().reshape(1))[:, 0]
+
+
+def explained_column(output: Output, contributions: Tensor) -> Tensor:
+    """The contributions (N) of tiles to what is explained, from those to every logit (N x C)."""
+    weights = output.extras.get(EVIDENCE_WEIGHTS)
+    return predicted_column(output, contributions) if weights is None else contributions @ weights.to(contributions)
+
+
+def explains_logits(task: Task) -> bool:
+    """Whether maps explain a logit each; otherwise one number of several logits, such as the risk of time bins."""
+    return task.n_outputs in (1, len(task.explained_names))
+
+
+def toward_evidence(output: Output, task: Task, index: int = 0) -> Output:
+    """The output whose contributions of tiles are those to the task's evidence, to first order, not to a logit."""
+    with torch.enable_grad():
+        logits = output.logits.detach().double().clone().requires_grad_()
+        (weights,) = torch.autograd.grad(task.evidence(logits.unsqueeze(0), index).sum(), logits)
+    return replace(output, extras={**output.extras, EVIDENCE_WEIGHTS: weights})
+
+
+def comparable_maps(outputs: Sequence[Output], tasks: Sequence[Task]) -> list[Output]:
+    """The outputs of several models for a bag, changed so that their maps explain the same number."""
+    if explains_logits(tasks[0]):
+        return of_one_class(outputs)
+    return [toward_evidence(output, task) for output, task in zip(outputs, tasks, strict=True)]
 
 
 def of_one_class(outputs: Sequence[Output]) -> list[Output]:
@@ -130,6 +159,8 @@ class MILModel(nn.Module):
     """Whether the instance logits of an output are shares of the bag's logits: multiplied by the weights of tiles."""
     smooths: tuple[str, ...] = ()
     """What `use_smoothing` can smooth: `early` the embedded tiles, `late` the scores."""
+    why_not_smoothed: str = "it has no attention scores"
+    """Why a method with empty `smooths` cannot be smoothed."""
     records_steps: ClassVar[bool] = True
     """Whether its steps may be recorded as CUDA graphs, if its bags can be padded."""
     label_routes_gradients: ClassVar[bool] = False
@@ -287,9 +318,15 @@ class MILModel(nn.Module):
     def use_smoothing(self, smoothing: Smoothing, where: str) -> None:
         """Smooth embedded tiles (`early`) or scores (`late`) over touching tiles; refused where a method does not."""
         if where not in self.smooths:
-            can = f"it can be {' or '.join(self.smooths)}" if self.smooths else "leave smoothing out, or use sm_abmil"
-            raise AsmilError(f"{type(self).__name__} does not support smoothing.where = {where}; {can}")
+            can = f"; it can be {' or '.join(self.smooths)}" if self.smooths else f": {self.why_not_smoothed}"
+            raise AsmilError(f"{type(self).__name__} does not support smoothing.where = {where}{can}")
         self.tile_smoothing, self.smoothed = smoothing, where
+
+    def use_attention_settings_of(self, other: MILModel) -> None:
+        """Take copies of the normalizer and of the smoothing of a model, for a stage of its training."""
+        self.normalizer = copy.deepcopy(other.normalizer)
+        if other.tile_smoothing is not None:
+            self.use_smoothing(copy.deepcopy(other.tile_smoothing), other.smoothed)
 
     def smooth_tiles(self, embedded: Tensor, bag: Bag) -> Tensor:
         """Embedded tiles (N x I), smoothed if they are to be."""
@@ -321,6 +358,18 @@ class ModelOnBase(MILModel):
     """
 
     base: MILModel
+
+    def prepare(self, bag: Bag) -> Bag:
+        return self.base.prepare(bag)
+
+    def use_smoothing(self, smoothing: Smoothing, where: str) -> None:
+        self.base.use_smoothing(smoothing, where)
+
+    def use_attention_settings_of(self, other: MILModel) -> None:
+        assert isinstance(other, ModelOnBase)
+        super().use_attention_settings_of(other)
+        if other.base.tile_smoothing is not None:
+            self.use_smoothing(copy.deepcopy(other.base.tile_smoothing), other.base.smoothed)
 
     def current_base(self) -> MILModel:
         """The base, with the current normalizer of this model; a state dict contains the normalizer only once."""

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, masked_scores, predicted_column, refuse_uneven
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column, masked_scores, refuse_uneven
 from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -98,13 +98,14 @@ class CAPRMIL(MILModel):
             self.map_kinds = ("contribution",)
         else:
             self.score_axes, self.map_kinds = ("branch",), ("attention", "contribution")
+            self.smooths = ("late",)
             is_gated = config.pooling == "gated"
             self.attention = ScoreNetwork(width, width, gated=is_gated, dropout=config.attention_dropout)
         self.head = nn.Linear(width, n_outputs)
 
     @property
     def can_stream(self) -> bool:
-        return True
+        return not self.smoothed
 
     @property
     def classifies_tiles(self) -> bool:
@@ -112,20 +113,20 @@ class CAPRMIL(MILModel):
 
     @property
     def padding_from(self) -> int | None:
-        return 1
+        return None if self.smoothed else 1
 
     def attend(self, bag: Bag) -> Tensor:
         if self.attention is None:
             return super().attend(bag)
         (tiles,) = self.contextualize([bag.features], bag.mask)
-        return masked_scores(self.attention(tiles), bag)
+        return masked_scores(self.smooth_scores(self.attention(tiles), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
-        return self._pool(self.contextualize([bag.features], bag.mask), bag.mask)
+        return self._pool(self.contextualize([bag.features], bag.mask), bag)
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        return self._pool(self.contextualize(chunks, None), None)
+        return self._pool(self.contextualize(chunks, None))
 
     def contextualize(self, chunks: Iterable[Tensor], mask: Tensor | None) -> list[Tensor]:
         """h after the last block, n x E for each chunk of features (n x D); mask: of a bag that is one chunk."""
@@ -143,11 +144,11 @@ class CAPRMIL(MILModel):
             block(tiles, bag.mask)
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """`contribution`: the tile's share of the logit of the predicted class; the shares add up to it."""
+        """`contribution`: the tile's share of the logit of the predicted class, or of the risk; they add up to it."""
         if kind == "attention":
             return super().draw_tile_map(output, kind)
         assert output.instance_logits is not None, "forward always gives the tiles' logits"
-        column = predicted_column(output, output.instance_logits)
+        column = explained_column(output, output.instance_logits)
         return column / _rows(column) if output.scores is None else column * self.normalizer(output.scores)[0]
 
     def _embed(self, features: Tensor) -> Tensor:
@@ -155,15 +156,17 @@ class CAPRMIL(MILModel):
         embedded = self.embedding(features if autocast else features.to(self.embedding.weight.dtype))
         return self.dropout(functional.gelu(self.embedding_norm(embedded)))
 
-    def _pool(self, chunks: list[Tensor], mask: Tensor | None) -> Output:
+    def _pool(self, chunks: list[Tensor], bag: Bag | None = None) -> Output:
+        """bag: what the only chunk was computed from; None: the bag is streamed."""
         scores: Tensor | None = None
+        mask = None if bag is None else bag.mask
         if self.attention is None:
             masked = chunks if mask is None else [tiles * mask.unsqueeze(1) for tiles in chunks]
             sums = [tiles.sum(dim=0, dtype=floating(tiles).dtype) for tiles in masked]
             pooled = torch.stack(sums).sum(dim=0) / (sum(map(_rows, chunks)) if mask is None else mask.sum())
         else:
             scores = torch.cat([self.attention(tiles) for tiles in chunks], dim=1)
-            scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+            scores = scores if bag is None else masked_scores(self.smooth_scores(scores, bag), bag)
             weights = self.normalizer(scores).split([_rows(tiles) for tiles in chunks], dim=1)
             parts = [share.to(tiles.dtype) @ tiles for share, tiles in zip(weights, chunks, strict=True)]
             pooled = torch.stack(parts).sum(dim=0).squeeze(0)

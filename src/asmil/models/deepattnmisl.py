@@ -85,6 +85,7 @@ class DeepAttnMISL(MILModel):
 
     config_type = DeepAttnMISLConfig
     score_axes = ("branch",)
+    why_not_smoothed = "it scores clusters of tiles, not tiles"
     map_kinds = ("attention", "clusters")
     config: DeepAttnMISLConfig
 

@@ -94,6 +94,7 @@ class DGRMIL(MILModel):
 
     config_type = DGRMILConfig
     score_axes = ("head",)
+    smooths = ("late",)
     config: DGRMILConfig
     centers: Tensor
     """2 x I: of tiles of class 0, and of all other classes."""
@@ -120,7 +121,8 @@ class DGRMIL(MILModel):
         self._counts = 1.0  # factor of the two further losses: 0 or 1
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.attention.score(self.encode_tokens(self.project_lesions())[:1], self.encode(self.project(bag)))
+        tokens, tiles = self.encode_tokens(self.project_lesions()), self.encode(self.project(bag))
+        return self.smooth_scores(self.attention.score(tokens[:1], tiles), bag)
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.project(bag)
@@ -130,7 +132,7 @@ class DGRMIL(MILModel):
             extras = {LESIONS: lesions, TILE_MEAN: tiles.detach().mean(dim=0)}
         encoded = self.encode(tiles)
         tokens = self.encode_tokens(lesions)
-        scores = self.attention.score(tokens[:1], encoded)
+        scores = self.smooth_scores(self.attention.score(tokens[:1], encoded), bag)
         if not self.training:
             extras[LESION_ATTENTION] = self._lesion_attention(tokens[1:], encoded)
         pooled = self.attention.pool(self.attention_dropout(self.normalizer(scores)), encoded)

@@ -16,6 +16,7 @@ from the paper and the official code: docs/methods/dsmil.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -31,6 +32,7 @@ from asmil.models.blocks.dual_stream import (
     LossKind,
     Prediction,
     Query,
+    TwoStreams,
     from_official,
     official_layers,
     two_stream_loss,
@@ -80,6 +82,7 @@ class DSMIL(MILModel):
 
     config_type = DSMILConfig
     score_axes = ("class",)
+    smooths = ("late",)
     logits_in_extras = STREAM_LOGITS
     maps_predicted_class = True
     config: DSMILConfig
@@ -105,13 +108,19 @@ class DSMIL(MILModel):
 
     @property
     def padding_from(self) -> int | None:
-        return 1
+        return None if self.smoothed else 1
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.streams.attend(self.streams.as_computed(bag.features), bag.mask).scores
+        return self._attended(self.streams.as_computed(bag.features), bag).scores
+
+    def _attended(self, features: Tensor, bag: Bag) -> TwoStreams:
+        attended = self.streams.attend(features, bag.mask)
+        return replace(attended, scores=self.smooth_scores(attended.scores, bag))
 
     def forward(self, bag: Bag) -> Output:
-        attended, pooled = self.streams(bag.features, self.normalizer, bag.mask)
+        features = self.streams.as_computed(bag.features)
+        attended = self._attended(features, bag)
+        pooled = self.streams.pool(self.normalizer(attended.scores), features)
         return two_stream_output(attended, pooled, self.head(pooled.flatten()), self.config.predict)
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:

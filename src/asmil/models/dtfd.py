@@ -137,6 +137,7 @@ class DTFD(MILModel):
 
     config_type = DTFDConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     logits_in_extras = ("tier1_logits",)
     map_kinds = ("attention", "probability")
     weighted_instance_logits = True
@@ -172,11 +173,11 @@ class DTFD(MILModel):
         return self.residual(self.embedding(features))
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.attention(self.embed(bag.features))
+        return self.smooth_scores(self.attention(self.embed(bag.features)), bag)
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
-        scores: Tensor = self.attention(embedded)
+        scores = self.smooth_scores(self.attention(embedded), bag)
         with torch.no_grad():
             class_scores = functional.linear(embedded, self.classifier.weight)
         fixed = self.training or PSEUDO_BAGS in bag.extras
@@ -231,7 +232,9 @@ class DTFD(MILModel):
         return torch.softmax(output.instance_logits, dim=1)[:, -1]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        parts = ([self.embedding, self.residual], [self.attention, self.normalizer], [self.classifier], [self.tier2])
+        smoothing = [] if self.tile_smoothing is None else [self.tile_smoothing]
+        scoring = [self.attention, self.normalizer, *smoothing]
+        parts = ([self.embedding, self.residual], scoring, [self.classifier], [self.tier2])
         clip = {} if self.config.clip_norm is None else {"clip_norm": self.config.clip_norm}
         return [{"params": [p for module in modules for p in module.parameters()], **clip} for modules in parts]
 

@@ -27,7 +27,6 @@ Details that follow the official code, and edge cases: docs/methods/hdmil.md.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -122,6 +121,7 @@ class HDMIL(MILModel):
 
     config_type = HDMILConfig
     score_axes = ("class",)
+    smooths = ("late",)
     logits_in_extras = ("logits_full",)
     map_kinds = ("attention", "kept")
     maps_predicted_class = True
@@ -145,23 +145,26 @@ class HDMIL(MILModel):
             self.lipn = TinyMobileNet(n_outputs)
 
     def prepare(self, bag: Bag) -> Bag:
-        """Adds nothing, but checks before DMIN is trained that the bag has what LIPN needs."""
+        """Checks before DMIN is trained that the bag has what LIPN needs."""
         if self.lipn is not None:
             lowres_tiles(bag)
-        return bag
+        return super().prepare(bag)
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x 512, tile by tile."""
         return self.embedding(features)
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.attention(self.embed(bag.features))
+        return self._score(self.embed(bag.features), bag)
+
+    def _score(self, embedded: Tensor, bag: Bag) -> Tensor:
+        return self.smooth_scores(self.attention(embedded), bag)
 
     def forward(self, bag: Bag) -> Output:
         if self.lipn is not None:
             return self._screened(bag, harden(torch.sigmoid(self.lipn(lowres_tiles(bag)).t())))
         embedded = self.embed(bag.features)
-        scores: Tensor = self.attention(embedded)
+        scores = self._score(embedded, bag)
         return self.distill(embedded, scores, self.mask(scores), jointly=self.training)
 
     def distill(self, embedded: Tensor, scores: Tensor, mask: Tensor, *, jointly: bool) -> Output:
@@ -194,7 +197,7 @@ class HDMIL(MILModel):
 
     @property
     def can_stream(self) -> bool:
-        return self.lipn is None and self.normalizer.streams
+        return self.lipn is None and self.normalizer.streams and not self.smoothed
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
@@ -221,7 +224,7 @@ class HDMIL(MILModel):
         """The prediction from the tiles that LIPN keeps, and what DMIN would have kept."""
         with torch.no_grad():
             embedded = self.embed(bag.features)
-            scores: Tensor = self.attention(embedded)
+            scores = self._score(embedded, bag)
             pooled = self.kept_weights(scores, mask).to(embedded.dtype) @ embedded
             extras = {"mask": mask, "target_mask": harden(torch.sigmoid(scores))}
             return Output(self.read(pooled), scores, pooled.flatten(), extras=extras)
@@ -259,7 +262,7 @@ class HDMIL(MILModel):
         if self.lipn is None:
             return super().stages()
         dmin = HDMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"lipn": False}))
-        dmin.normalizer = copy.deepcopy(self.normalizer)
+        dmin.use_attention_settings_of(self)
         dmin.load_state_dict({name: value for name, value in self.state_dict().items() if "lipn." not in name})
         return [Stage("dmin", dmin), Stage("lipn", self, self._take_over)]
 

@@ -20,7 +20,6 @@ Differences from the official code: docs/methods/ibmil.md.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -122,9 +121,6 @@ class IBMIL(ModelOnBase):
         vectors = n_outputs if config.base == "dsmil" else 1
         self.head = nn.Linear(merged_width * vectors, n_outputs)
 
-    def prepare(self, bag: Bag) -> Bag:
-        return self.base.prepare(bag)
-
     def forward(self, bag: Bag) -> Output:
         return self._intervene(self.current_base()(bag))
 
@@ -154,7 +150,7 @@ class IBMIL(ModelOnBase):
         if self.dictionary is None:
             return [Stage("", self)]
         base = IBMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"prototypes": 0}))
-        base.normalizer = copy.deepcopy(self.normalizer)
+        base.use_attention_settings_of(self)
         return [Stage("base", base), Stage("intervention", self, self.build_dictionary)]
 
     def build_dictionary(self, base: MILModel, bags: Iterable[Bag]) -> None:

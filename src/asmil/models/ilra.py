@@ -73,6 +73,7 @@ class ILRA(MILModel):
 
     config_type = ILRAConfig
     score_axes = ("head",)
+    smooths = ("late",)
     config: ILRAConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: ILRAConfig) -> None:
@@ -95,11 +96,14 @@ class ILRA(MILModel):
         return converted_once(tiles)
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.pooling.score(self.seed, self.reembed(bag))
+        return self._score(self.reembed(bag), bag)
+
+    def _score(self, tiles: Tensor, bag: Bag) -> Tensor:
+        return self.smooth_scores(self.pooling.score(self.seed, tiles), bag)
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.reembed(bag)
-        scores = self.pooling.score(self.seed, tiles)
+        scores = self._score(tiles, bag)
         embedding = self.pooling.pool(self.seed, self.normalizer(scores), tiles).squeeze(0)
         return Output(self.head(embedding), scores, embedding)
 

@@ -182,6 +182,8 @@ class MambaMIL(MILModel):
     config_type = MambaMILConfig
     records_steps = False  # not tried on a GPU
     score_axes = ("branch",)
+    smooths: tuple[str, ...] = ("late",)
+    why_not_smoothed = "model.pool_empty_cells = true scores empty cells, which have no place in the graph of tiles"
     config: MambaMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: MambaMILConfig) -> None:
@@ -191,6 +193,8 @@ class MambaMIL(MILModel):
         )
         width = self.embedding.width
         self.pad = nn.Parameter(torch.rand(width)) if config.scan == "2d" else None
+        if config.pool_empty_cells:
+            self.smooths = ()
         self.blocks = nn.ModuleList(MambaBlock(width, config.states, config.inner_norms) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(width)
         self.attention = ScoreNetwork(width, config.attention, gated=False)
@@ -204,23 +208,25 @@ class MambaMIL(MILModel):
     @property
     def padding_from(self) -> int | None:
         # what follows a tile has no effect on it
-        return 1 if self.pad is None and not self.embedding.mil_dropout.top else None
+        return 1 if self.pad is None and not (self.embedding.mil_dropout.top or self.smoothed) else None
 
     @property
     def can_stream(self) -> bool:
-        return self.pad is None and self.normalizer.streams
+        return self.pad is None and self.normalizer.streams and not self.smoothed
 
     def attend(self, bag: Bag) -> Tensor:
         cells, grids = self.contextualize(bag)
-        tiles = cells if grids is None else cells[grids.cells]
-        return masked_scores(tile_by_tile(self.attention, tiles, dim=1), bag)
+        return self._score(cells if grids is None else cells[grids.cells], bag)
+
+    def _score(self, tiles: Tensor, bag: Bag) -> Tensor:
+        return masked_scores(self.smooth_scores(tile_by_tile(self.attention, tiles, dim=1), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
         cells, grids = self.contextualize(bag)
         if grids is not None and self.config.pool_empty_cells:
             return self._pool_cells(cells, grids)
         tiles = cells if grids is None else cells[grids.cells]
-        scores = masked_scores(tile_by_tile(self.attention, tiles, dim=1), bag)
+        scores = self._score(tiles, bag)
         embedding = (self.normalizer(scores).to(tiles.dtype) @ tiles).squeeze(0)
         return Output(self.head(embedding), scores, embedding)
 

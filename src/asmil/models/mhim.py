@@ -59,6 +59,7 @@ class PureMHIM(AttentionPoolModel):
 
     config_type = MHIMConfig
     smooths = ()
+    why_not_smoothed = "in training it scores only the tiles that its teacher keeps, whose neighbors are missing"
     score_axes = ("row",)
     logits_in_extras = STREAM_LOGITS
     """One row with abmil, one row per head with transmil, one row per class with dsmil."""

@@ -74,7 +74,6 @@ class PSMIL(AttentionPoolModel):
 
     config_type = PSMILConfig
     score_axes = ("branch",)
-    smooths = ()
     config: PSMILConfig
     prototypes: Tensor
     initialized: Tensor
@@ -103,9 +102,9 @@ class PSMIL(AttentionPoolModel):
         return self._score(self.class_probabilities(embedded))
 
     def forward(self, bag: Bag) -> Output:
-        embedded = self.embed(bag.features)
+        embedded = self.embed_bag(bag)
         probabilities = self.class_probabilities(embedded)
-        scores = self._score(probabilities)
+        scores = self.smooth_scores(self._score(probabilities), bag)
         output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
         output.extras["prototype_probs"] = probabilities
         if self.training:

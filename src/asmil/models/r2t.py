@@ -76,6 +76,7 @@ class R2T(MILModel):
 
     config_type = R2TConfig
     score_axes = ("branch",)
+    smooths = ("late",)
     config: R2TConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: R2TConfig) -> None:
@@ -120,11 +121,11 @@ class R2T(MILModel):
         return self.norm(x + embedded if self.config.all_shortcut else x)
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.attention(self.reembed(bag))
+        return self.smooth_scores(self.attention(self.reembed(bag)), bag)
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.reembed(bag)
-        scores = self.attention(tiles)
+        scores = self.smooth_scores(self.attention(tiles), bag)
         embedding = (self.normalizer(scores).to(tiles.dtype) @ tiles).squeeze(0)
         return Output(self.head(embedding), scores, embedding)
 

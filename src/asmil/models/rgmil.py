@@ -57,6 +57,7 @@ class RGMIL(MILModel):
 
     config_type = RGMILConfig
     score_axes = ("stream",)
+    smooths = ("late",)
     maps_predicted_class = True
     config: RGMILConfig
 
@@ -69,13 +70,13 @@ class RGMIL(MILModel):
         self.regressor = nn.Parameter(start, requires_grad=config.train_regressor)
 
     def attend(self, bag: Bag) -> Tensor:
-        return self._score(self.embedding(bag.features) @ self._columns())
+        return self._score(self.embedding(bag.features) @ self._columns(), bag)
 
     def forward(self, bag: Bag) -> Output:
         embedded: Tensor = self.embedding(bag.features)
         columns = self._columns()
         instance_logits = embedded @ columns
-        scores = self._score(instance_logits)
+        scores = self._score(instance_logits, bag)
         pooled = self.normalizer(scores).to(embedded.dtype) @ embedded
         logits = pooled[0] @ columns if self.n_outputs == 2 else (pooled * columns.t()).sum(dim=1)
         return Output(logits, scores, pooled.flatten(), instance_logits)
@@ -90,10 +91,10 @@ class RGMIL(MILModel):
             return self.regressor[0]
         return (self.regressor[:, :, 1] - self.regressor[:, :, 0]).t()
 
-    def _score(self, instance_logits: Tensor) -> Tensor:
+    def _score(self, instance_logits: Tensor, bag: Bag) -> Tensor:
         """N x C -> the standardized margins of the streams, S x N."""
         margins = instance_logits[:, 1:] - instance_logits[:, :1] if self.n_outputs == 2 else instance_logits
-        return functional.layer_norm(margins.t(), margins.shape[:1], eps=EPSILON)
+        return self.smooth_scores(functional.layer_norm(margins.t(), margins.shape[:1], eps=EPSILON), bag)
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

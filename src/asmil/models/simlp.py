@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, predicted_column
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.tile_mean import TileMean
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
@@ -110,9 +110,9 @@ class SiMLP(MILModel):
         output.extras["offset"] = active @ self.hidden.bias.detach() + self.head.bias.detach()
 
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
-        """The contributions to the logit of the predicted class."""
+        """The contributions to the logit of the predicted class, or to the risk."""
         assert output.instance_logits is not None, "outputs of training have no contributions"
-        return predicted_column(output, output.instance_logits)
+        return explained_column(output, output.instance_logits)
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

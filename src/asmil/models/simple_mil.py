@@ -113,7 +113,6 @@ class SimpleMIL(AttentionPoolModel):
 
     config_type = SimpleMILConfig
     score_axes = ("window",)
-    smooths = ()
     logits_in_extras = ("window_logits",)
     map_kinds = ("attention", "attention_std")
     config: SimpleMILConfig

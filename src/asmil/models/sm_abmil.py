@@ -71,6 +71,7 @@ class SmABMIL(MILModel):
 
     config_type = SmABMILConfig
     score_axes = ("branch",)
+    why_not_smoothed = "it smooths already; set model.where instead"
     config: SmABMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: SmABMILConfig) -> None:

@@ -74,6 +74,7 @@ class TransMIL(MILModel):
 
     config_type = TransMILConfig
     score_axes = ("head",)
+    why_not_smoothed = "its Nystrom attention pools the tiles without their scores, which are computed for maps only"
     map_kinds = ("attention", "scores")
     config: TransMILConfig
 

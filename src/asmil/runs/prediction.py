@@ -22,7 +22,7 @@ from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.machine.lazy_names import former_name
-from asmil.models.base import Output, of_one_class
+from asmil.models.base import Output, comparable_maps
 from asmil.models.inference import infer
 from asmil.runs.predictions import uncertainty_column
 from asmil.runs.run import Run
@@ -133,7 +133,7 @@ def predict_bag(
     outputs = [infer(each.model, _with_offset(each.model.prepare(bag), each, covariates), run.device) for each in used]
     heat = None
     if attention:
-        drawn = of_one_class(outputs)
+        drawn = comparable_maps(outputs, [each.task for each in used])
         maps = [each.model.tile_map(output, map_kind) for each, output in zip(used, drawn, strict=True)]
         heat = torch.stack(maps).mean(dim=0).float().numpy()
     return SlidePrediction(

@@ -50,6 +50,10 @@ class Task(Protocol):
         """The mean loss over the bags of a step: logits B x C."""
         ...
 
+    def loss_terms(self, targets: Tensor) -> int:
+        """The number of terms that `loss` is the mean of."""
+        return len(targets)
+
     def class_index(self, targets: Tensor) -> Tensor | None:
         """The classes of the bags, for losses that treat each class separately; None if targets are not classes."""
         return None

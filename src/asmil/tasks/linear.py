@@ -37,12 +37,13 @@ class LinearModel:
 
 
 def fit_linear(task: Task, inputs: Floats, targets: Truth) -> LinearModel:
-    """Minimize the mean loss of the task + |V|^2 / (2 n), as scikit-learn's LogisticRegression does by default.
+    """Minimize the sum of the losses of the task + |V|^2 / 2, as scikit-learn's LogisticRegression does by default.
 
+    A bag has one loss, or one per known label. Labels are thus fitted like a model each.
     inputs: n x E, standardized; targets: n, in the form of the task. b is not penalized.
     """
     rows, wanted, directions = torch.from_numpy(inputs), torch.as_tensor(targets), torch.from_numpy(task.directions)
-    n, n_inputs = rows.shape
+    n_inputs, n_terms = rows.shape[1], max(1, task.loss_terms(wanted))
     n_outputs, n_directions = directions.shape
 
     def parts(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,7 +54,7 @@ def fit_linear(task: Task, inputs: Floats, targets: Truth) -> LinearModel:
             flat = torch.tensor(values, requires_grad=True)
             weight, bias = parts(flat)
             logits = rows @ weight.T @ directions.T + bias
-            loss = task.loss(logits, wanted) + weight.square().sum() / (2 * n)
+            loss = task.loss(logits, wanted) + weight.square().sum() / (2 * n_terms)
         (gradient,) = torch.autograd.grad(loss, flat)
         return float(loss.detach()), gradient.numpy()
 

@@ -45,6 +45,9 @@ class MultiLabel(NamedTask):
         total = functional.binary_cross_entropy_with_logits(logits, wanted, known.to(logits.dtype), reduction="sum")
         return total / known.sum().clamp(min=1)
 
+    def loss_terms(self, targets: Tensor) -> int:
+        return int((~targets.isnan()).sum())
+
     def probabilities(self, logits: Tensor) -> Tensor:
         return torch.sigmoid(logits.double())
 

@@ -1,5 +1,7 @@
 """The selective scan of Mamba over tiles, along a sequence or on a grid, in plain PyTorch.
 
+On a GPU with Triton, `kernel_scan.py` computes a sequence instead.
+
 For E channels with S states each, decays a_t = exp(dt_t A) (A < 0) and inputs b_t = dt_t u_t B_t, both E x S:
 
     sequence   s_t  = a_t s_{t-1} + b_t
@@ -29,6 +31,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from asmil.models.blocks import kernel_scan
 from asmil.models.blocks.layers import floating
 
 CHUNK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
@@ -39,8 +42,10 @@ BAND_VALUES = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 def selective_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """y of a sequence, N x E, in float32 at least: dt and u N x E, A E x S, B and C N x S."""
-    inputs = [floating(part).unsqueeze(0) for part in (dt, u, a, b, c)]
-    y, _ = _Scan.apply(*inputs, _tiles_per_chunk(dt, a))  # type: ignore[no-untyped-call]
+    inputs = [floating(part) for part in (dt, u, a, b, c)]
+    if kernel_scan.has_kernels(*inputs):
+        return kernel_scan.scan(*inputs)
+    y, _ = _Scan.apply(*(part.unsqueeze(0) for part in inputs), _tiles_per_chunk(dt, a))  # type: ignore[no-untyped-call]
     scanned: Tensor = y
     return scanned.squeeze(0)
 
@@ -48,8 +53,11 @@ def selective_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Te
 @torch.no_grad()
 def continued_scan(dt: Tensor, u: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """`selective_scan` that starts from a state (E x S), and the state after it."""
+    dt, u, a, b, c, state = (floating(part) for part in (dt, u, a, b, c, state))
+    if kernel_scan.has_kernels(dt, u, a, b, c, state):
+        return kernel_scan.scan_from(dt, u, a, b, c, state)
     chunk = _tiles_per_chunk(dt, a)
-    dt, u, a, b, c, state = (floating(part).unsqueeze(0) for part in (dt, u, a, b, c, state))
+    dt, u, a, b, c, state = (part.unsqueeze(0) for part in (dt, u, a, b, c, state))
     y, starts = _scan_chunks(dt, u, a, b, c, chunk, state)
     return y.squeeze(0), starts[0, -1]
 

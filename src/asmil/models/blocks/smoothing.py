@@ -6,12 +6,13 @@
     G_0 = U,   G_t = alpha A G_{t-1} + (1 - alpha) U,   t = 1 .. T                approximate
 
 alpha is between 0 (U itself) and 1. The operator is linear in U and symmetric, so the gradient of U is the smoothed
-gradient of the result g, and
+gradient of the result g. The approximate form is a polynomial in A, so the powers of A times g give both gradients:
 
-    dalpha = <g, D_T>,   D_0 = 0,   D_t = A G_{t-1} + alpha A D_{t-1} - U         approximate
-    dalpha = <Sm(g), A G - U> / (1 - alpha)                                       exact
+    Sm(U) = sum_j c_j A^j U,   c_j = (1 - alpha) alpha^j for j < T,   c_T = alpha^T
+    dU = sum_j c_j A^j g,      dalpha = sum_j (dc_j / dalpha) <A^j g, U>          approximate
+    dU = Sm(g),                dalpha = <Sm(g), A G - U> / (1 - alpha)            exact
 
-so no step is kept for the backward pass. The exact form is solved by conjugate gradients. Channels are processed in
+and no step is kept for the backward pass. The exact form is solved by conjugate gradients. Channels are processed in
 blocks. A tile without neighbors is multiplied by 1 - alpha; a bag of one tile keeps its values.
 """
 
@@ -52,6 +53,8 @@ def with_graph(bag: Bag, method: str, *, own_edges: bool = False) -> Bag:
     edges, weights = (given_edges(bag), bag.extras.get("edge_weights")) if own_edges else (None, None)
     if edges is None:
         edges, weights = touching(bag, method), None
+    elif weights is None:
+        edges = in_both_directions(edges, len(bag))
     if len(bag) == 1 and weights is None:
         edges = torch.zeros(2, 1, dtype=torch.int64, device=bag.features.device)
     if weights is None:
@@ -59,6 +62,11 @@ def with_graph(bag: Bag, method: str, *, own_edges: bool = False) -> Bag:
         weights = (degrees[edges[0]] * degrees[edges[1]]).rsqrt().float()
     elif len(weights) != edges.shape[1]:
         raise AsmilError(f"{bag.id}: {len(weights)} edge weights for {edges.shape[1]} edges; they must match")
+    elif not is_symmetric(edges, weights, len(bag)):
+        raise AsmilError(
+            f"{bag.id}: its edge weights are not symmetric; give every edge in both directions with the same weight, "
+            "or leave edge_weights out"
+        )
     matrix = adjacency(edges[0], edges[1], len(bag), weights)
     return replace(bag, extras={**bag.extras, GRAPH: matrix})
 
@@ -85,9 +93,22 @@ def touching(bag: Bag, method: str) -> Tensor:
         if len(known):
             strides[slides == slide] = known.sort().values[len(known) // 10]
     near = edges[:, distances <= WITHIN * strides[edges[0]]]
-    both = torch.cat([near, near.flip(0)], dim=1)
-    numbers = (both[0] * len(bag) + both[1]).unique()
-    return torch.stack([numbers // len(bag), numbers % len(bag)])
+    return in_both_directions(near, len(bag))
+
+
+def in_both_directions(edges: Tensor, n_tiles: int) -> Tensor:
+    """Every edge (2 x E) and its reverse, once each."""
+    both = torch.cat([edges, edges.flip(0)], dim=1)
+    numbers = (both[0] * n_tiles + both[1]).unique()
+    return torch.stack([numbers // n_tiles, numbers % n_tiles])
+
+
+def is_symmetric(edges: Tensor, weights: Tensor, n_tiles: int) -> bool:
+    """Whether every edge (2 x E) has a reverse with the same weight (E)."""
+    (forth, order), (back, reverse) = (
+        (rows * n_tiles + columns).sort(stable=True) for rows, columns in (edges, edges.flip(0))
+    )
+    return torch.equal(forth, back) and torch.allclose(weights[order], weights[reverse])
 
 
 class Smoothing(nn.Module):
@@ -138,15 +159,14 @@ class _Smooth(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (gradient,), (alpha, *kept) = upstream, ctx.saved_tensors
         matrix, steps = ctx.matrix, ctx.steps
+        if steps is not None and kept:
+            return *_through_powers(gradient, kept[0], alpha, matrix, steps), None, None
         smoothed = _by_channels(lambda part: _smoothed(part, alpha, matrix, steps), gradient)
         if not kept:
             return smoothed, None, None, None
-        if steps is None:
-            values, result = kept
-            d_alpha = _by_channels(lambda g, u, s: _dot(s, weighted_sum(matrix, g) - u), result, values, smoothed)
-            return smoothed, d_alpha.sum() / (1 - alpha), None, None
-        d_alpha = _by_channels(lambda g, u: _dot(g, _change(u, alpha, matrix, steps)), gradient, kept[0])
-        return smoothed, d_alpha.sum(), None, None
+        values, result = kept
+        d_alpha = _by_channels(lambda g, u, s: _dot(s, weighted_sum(matrix, g) - u), result, values, smoothed)
+        return smoothed, d_alpha.sum() / (1 - alpha), None, None
 
 
 def _by_channels(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
@@ -169,14 +189,25 @@ def _smoothed(values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int | Non
     return result
 
 
-def _change(values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int) -> Tensor:
-    """D_T of the module's text: the derivative of the approximate form by alpha."""
-    result, change = values, torch.zeros_like(values)
-    for _ in range(steps):
-        around, around_change = weighted_sum(matrix, torch.cat([result, change], dim=1)).chunk(2, dim=1)
-        change = around + alpha * around_change - values
-        result = torch.lerp(values, around, alpha)
-    return change
+def _through_powers(
+    gradient: Tensor, values: Tensor, alpha: Tensor, matrix: Adjacency, steps: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the values (N x m) and of alpha in the approximate form, from the powers of A."""
+    powers = torch.arange(steps + 1, device=alpha.device, dtype=alpha.dtype)
+    last = powers == steps
+    factors = torch.where(last, 1, 1 - alpha) * alpha**powers
+    slopes = torch.where(last, 1, 1 - alpha) * powers * alpha ** (powers - 1) - torch.where(last, 0, alpha**powers)
+    d_alpha, d_values = torch.zeros_like(alpha), []
+    for power, some in zip(gradient.split(CHANNELS, dim=1), values.split(CHANNELS, dim=1), strict=True):
+        power = power.contiguous()
+        total = factors[0] * power
+        d_alpha += slopes[0] * (power * some).sum()
+        for factor, slope in zip(factors[1:], slopes[1:], strict=True):
+            power = weighted_sum(matrix, power)
+            total.addcmul_(power, factor)
+            d_alpha += slope * (power * some).sum()
+        d_values.append(total)
+    return torch.cat(d_values, dim=1), d_alpha
 
 
 def _solved(right: Tensor, alpha: Tensor, matrix: Adjacency) -> Tensor:

@@ -34,7 +34,7 @@ from asmil.slides.annotations.tumor import EXCLUSION_NAMES, joined, rasterize, w
 from asmil.slides.discovery import SlideFile
 from asmil.slides.image import SlideImage
 from asmil.slides.settings import TissueConfig
-from asmil.slides.tissue.auto import auto_tissue, mask_regions
+from asmil.slides.tissue.auto import NEARLY_ALL, auto_tissue, mask_regions
 from asmil.slides.tissue.geojson import CLASS_NAME
 from asmil.slides.tissue.regions import Mask, Polygon, Region, Tissue, TissueFile
 
@@ -117,7 +117,13 @@ def read_tissue(image: SlideImage, config: TissueConfig, path: Path | None) -> T
     )
     overlap = float((marked.mask & automatic.mask).sum() / (marked.mask | automatic.mask).sum())
     notes = list(marked.notes)
-    if overlap < SMALL_OVERLAP:
+    share = float(marked.mask.mean())
+    if share > NEARLY_ALL:
+        notes.append(
+            f"{path.name} marks {share:.1%} of the slide as tissue: check that it is a mask of this slide, with 0 for "
+            "background"
+        )
+    elif overlap < SMALL_OVERLAP:
         notes.append(
             f"the tissue of {path.name} and the automatic tissue overlap by {overlap:.0%} only: check that the file "
             "belongs to this slide and counts in level-0 pixels"
