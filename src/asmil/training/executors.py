@@ -71,8 +71,7 @@ class JobRunner:
 
     def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
         """The jobs that an executor trains at the same time: with the same settings and, where it needs it, fold."""
-        for _, same in groupby(jobs, key=lambda job: job.config):
-            group = list(same)
+        for group in _alike(jobs, executor):
             most = self._at_once(executor, group[0])
             folds = [group] if self._mixes_folds(executor, group[0]) else _by_fold(group)
             for own in folds:
@@ -100,7 +99,7 @@ class JobRunner:
                 wanted = [begun] if asked != "plain" else ["plain"]
             for executor in wanted:
                 if executor not in reasons:
-                    alone = executor == "side_by_side" and begun is None and asked == "auto" and len(jobs) == 1
+                    alone = executor == "side_by_side" and begun is None and asked == "auto" and _is_one_short(jobs)
                     reasons[executor] = "there is only one training" if alone else self._reason(executor, job)
                 if reasons[executor] is None:
                     chosen.append(executor)
@@ -245,6 +244,22 @@ class JobRunner:
         if text not in self._noted:
             self._noted.add(text)
             self._note(text)
+
+
+def _is_one_short(jobs: Sequence[FoldSeedJob]) -> bool:
+    """Whether there is nothing to compute at once: one training, with one bag per step."""
+    return len(jobs) == 1 and jobs[0].config.training.bags_per_step == 1
+
+
+def _alike(jobs: Sequence[FoldSeedJob], executor: Executor) -> Iterator[list[FoldSeedJob]]:
+    """Jobs with the same settings and, if their models are stacked, the same number of outputs."""
+    for _, same in groupby(jobs, key=lambda job: job.config):
+        by_outputs: dict[int, list[FoldSeedJob]] = {}
+        for job in same:
+            # the time bins of a survival task depend on the training patients
+            outputs = job.model_and_task()[1].n_outputs if executor == "side_by_side" else 0
+            by_outputs.setdefault(outputs, []).append(job)
+        yield from by_outputs.values()
 
 
 def _by_fold(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:

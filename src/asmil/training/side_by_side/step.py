@@ -7,7 +7,7 @@ gradient of the sum of the losses contains the gradient of each, since no traini
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from asmil.training.optimization import set_lr
 from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
+from asmil.training.side_by_side.long_steps import LongSteps, StepBag, refuse_long_steps, similar_lengths
 from asmil.training.side_by_side.plain_forms import plain_forms
 from asmil.training.side_by_side.rehearsal import AfterStep, plain_bag, rehearse
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
@@ -43,7 +44,7 @@ class Turn:
     active: the slot of each training that takes the step
     labels: the class of the bag of each training that takes the step
     bags: the bag of each slot, by number in the pool
-    targets: n x 1, the target of each slot
+    targets: n x 1 x ..., the target of each slot
     rows: tiles of each bag, including padding
     padded: whether there is padding
     """
@@ -71,7 +72,9 @@ class StackedSteps:
         self.device = trainers[0].device
         self.bags = CommonBags(pool, train)
         self._numbers = [self.bags.numbers(part.bags) for part in train]
-        self._labels = [part.targets.tolist() for part in train]
+        self._targets = [trainer.task.unfitted_targets(part.targets) for trainer, part in zip(trainers, train, strict=True)]
+        has_classes = trainers[0].task.kind == "classification"
+        self._labels = [part.targets.tolist() if has_classes else [0] * len(part.targets) for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
         self._predicted: list[dict[int, Tensor]] = [{} for _ in trainers]
         model = trainers[0].model
@@ -79,15 +82,18 @@ class StackedSteps:
         firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
         first_bags = [numbers[first] for numbers, first in zip(self._numbers, firsts, strict=True)]
         features = [self.bags.alone(bag, number) for number, bag in enumerate(first_bags)]
-        targets = [
-            torch.tensor([labels[first]], device=self.device)
-            for labels, first in zip(self._labels, firsts, strict=True)
-        ]
-        self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
+        targets = [self._target(number, first).to(self.device) for number, first in enumerate(firsts)]
+        n_classes = 1 + max(max(labels) for labels in self._labels)
+        classes = [torch.full_like(targets[0], label) for label in range(n_classes)] if has_classes else targets[:1]
+        self.rehearsal = rehearse(trainers, features, targets, classes)
         self.form = self.rehearsal.form
         self.after_step = AfterStep(self.form.model)
-        self.draws = StackedDraws(self.form, [trainer.generator for trainer in trainers], features[0])
+        self.draws = StackedDraws(self.form, [trainer.generator for trainer in trainers], features[0], targets[0])
         self.stack = Stack(trainers, self.rehearsal)
+        self._long_steps = LongSteps(self.form, self.draws, self.bags, self.stack, self._fewest)
+        self._bags_per_step = trainers[0].settings.bags_per_step
+        if self._bags_per_step > 1:
+            refuse_long_steps(self.rehearsal)
         self._check(firsts)
         self.stack.bind(self.form)
 
@@ -98,20 +104,14 @@ class StackedSteps:
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
-        per_epoch = [len(order) for order in orders]
-        noted: list[list[int]] = [[] for _ in orders]
-        losses: list[Tensor] = []
-        taken = 0
+        per_epoch = [-(-len(order) // self._bags_per_step) for order in orders]
         for own in self._predicted:
             own.clear()
         self.form.train()
         with self._stacked_arithmetic():
-            for turn in self._turns(orders):
-                losses.append(self._step(turn, per_epoch))
-                for number, slot in turn.active.items():
-                    noted[number].append(taken + slot)
-                taken += len(turn.bags)
-        values = torch.cat(losses).double()
+            take = self._take_steps if self._bags_per_step == 1 else self._take_long_steps
+            losses, noted = take(orders, per_epoch)
+        values = losses.double()
         for number, trainer in enumerate(self.trainers):
             if trainer not in due:
                 continue
@@ -142,6 +142,10 @@ class StackedSteps:
             return (active for _, active in common_steps(lengths))
         return padded_steps(lengths, self._fewest, self._cost)
 
+    def _target(self, number: int, index: int) -> Tensor:
+        """The target of a training bag, 1 x ..., in the memory of the CPU."""
+        return torch.as_tensor(self._targets[number][index : index + 1])
+
     def _turn(self, chosen: Mapping[int, int]) -> Turn:
         """The step of some trainings, each with one of its training bags."""
         count, sizes = len(self.trainers), self.bags.pool.sizes
@@ -151,7 +155,7 @@ class StackedSteps:
         # a training that is only computed because copying the weights of the others takes longer gets any bag
         taken = [(number, chosen[number]) if number in chosen else (someone, chosen[someone]) for number in slots]
         bags = [self._numbers[number][i] for number, i in taken]
-        targets = torch.tensor([[self._labels[number][i]] for number, i in taken], device=self.device)
+        targets = torch.stack([self._target(number, i) for number, i in taken]).to(self.device)
         labels = {number: self._labels[number][i] for number, i in chosen.items()}
         numbers = None if everyone else torch.tensor(slots, device=self.device)
         active = {number: slot for slot, number in enumerate(slots) if number in chosen}
@@ -160,28 +164,67 @@ class StackedSteps:
 
     # One step
 
+    def _take_steps(self, orders: Sequence[Sequence[int]], per_epoch: Sequence[int]) -> tuple[Tensor, list[list[int]]]:
+        """Take the steps of an epoch: parts of the losses (m x P), and the rows of each training's bags, in its order."""
+        noted: list[list[int]] = [[] for _ in orders]
+        losses: list[Tensor] = []
+        taken = 0
+        for turn in self._turns(orders):
+            losses.append(self._step(turn, per_epoch))
+            for number, slot in turn.active.items():
+                noted[number].append(taken + slot)
+            taken += len(turn.bags)
+        return torch.cat(losses), noted
+
+    def _take_long_steps(
+        self, orders: Sequence[Sequence[int]], per_epoch: Sequence[int]
+    ) -> tuple[Tensor, list[list[int]]]:
+        """The same for steps of several bags."""
+
+        def step_bag(number: int, position: int, index: int) -> StepBag:
+            bag = self._numbers[number][index]
+            return StepBag(number, position, bag, self.bags.pool.sizes[bag], self._target(number, index))
+
+        def update(gradients: Mapping[str, Tensor], slots: dict[int, int]) -> None:
+            self._update(gradients, slots, dict.fromkeys(slots, 0), per_epoch)  # all classes reach the same weights
+
+        bags = [[step_bag(number, *place) for place in enumerate(order)] for number, order in enumerate(orders)]
+        return self._long_steps.take(bags, self._bags_per_step, update)
+
     def _step(self, turn: Turn, per_epoch: Sequence[int]) -> Tensor:
         """Take a step; return the parts of the losses of all slots, n x P."""
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
         losses, values, output = self._losses(turn, trained | fixed, features, mask)
         gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
-        active = torch.zeros(len(self.trainers), dtype=torch.bool)
-        active[list(turn.active)] = True
-        active = active.to(self.device)
+        active = self._active(turn.active)
         if self.rehearsal.started and min(self._steps[number] for number in turn.active) == 0:
             first = torch.tensor([step == 0 for step in self._steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
-        factors = {
-            number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in turn.active
-        }
-        self.stack.optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
-        self.stack.move_copies(active)
+        self._update(gradients, turn.active, turn.labels, per_epoch)
         if self.form.has_after_step:
             self._after_step(turn, features, mask, output, active)
-        for number in turn.active:
-            self._steps[number] += 1
         return values
+
+    def _update(
+        self,
+        gradients: Mapping[str, Tensor],
+        slots: Mapping[int, int],
+        labels: Mapping[int, int],
+        per_epoch: Sequence[int],
+    ) -> None:
+        """The optimizer step of some trainings; see `RowOptimizer.step`."""
+        factors = {number: self.trainers[number].lr_factor(self._steps[number], per_epoch[number]) for number in slots}
+        self.stack.optimizer.step(gradients, slots, labels, factors, self.trainers[0].settings.clip_norm)
+        self.stack.move_copies(self._active(slots))
+        for number in slots:
+            self._steps[number] += 1
+
+    def _active(self, numbers: Iterable[int]) -> Tensor:
+        """R booleans: which trainings take a step."""
+        active = torch.zeros(len(self.trainers), dtype=torch.bool)
+        active[list(numbers)] = True
+        return active.to(self.device)
 
     def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
         bags = torch.tensor(turn.bags, device=self.device)
@@ -261,7 +304,9 @@ class StackedSteps:
             return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
         with self._stacked_arithmetic():
-            for bags, padded in self._evaluated([wanted[number] for number in slots]):
+            most_rows = VALUES_AT_ONCE // self.bags.pool.features.shape[1]
+            own_bags = [sorted(wanted[number]) for number in slots]
+            for bags, padded in similar_lengths(own_bags, self.bags.pool.sizes.__getitem__, self._fewest, most_rows):
                 rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
                 features, mask = self.bags.together(
                     torch.tensor(bags, device=self.device), rows, numbers, padded=padded
@@ -278,28 +323,6 @@ class StackedSteps:
             for name, value in (trained | fixed).items()
             if name.startswith("model.")
         }
-
-    def _evaluated(self, wanted: Sequence[Sequence[int]]) -> Iterator[tuple[list[list[int]], bool]]:
-        """The bags in tables of one row per training, small enough to be computed together; whether they are padded.
-
-        Where a training has fewer bags than another one, its row is filled up with bags that are computed in vain.
-        """
-        sizes, fewest = self.bags.pool.sizes, self._fewest
-        together: dict[int | None, list[list[int]]] = {}
-        for number, bags in enumerate(wanted):
-            for bag in sorted(bags, key=lambda bag: (-sizes[bag], bag)):
-                length = sizes[bag] if fewest is None or sizes[bag] < fewest else None
-                together.setdefault(length, [[] for _ in wanted])[number].append(bag)
-        for length, lists in together.items():
-            longest = max(lists, key=len)
-            filled = [own + longest[len(own) :] for own in lists]
-            first = 0
-            while first < len(longest):
-                rows = max(sizes[own[first]] for own in filled)
-                width = self.bags.pool.features.shape[1]
-                last = first + max(1, VALUES_AT_ONCE // (rows * width * len(filled)))
-                yield [own[first:last] for own in filled], length is None
-                first = last
 
     # Setting up
 
