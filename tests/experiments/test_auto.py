@@ -1,6 +1,7 @@
 """`asmil auto`: what is chosen, that outer test patients never choose, and that a killed search repeats nothing."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from asmil.errors import AsmilError
 from asmil.experiments.auto import findings, halving
 from asmil.experiments.auto.findings import attention_verdict, win_shares
 from asmil.experiments.auto.halving import DESIGNS, Design, fitting_design, ranked, ranking, rungs_of, seconds_of
-from asmil.experiments.auto.jobs import SearchJob
+from asmil.experiments.auto.jobs import JobBatch
 from asmil.experiments.auto.ladder import LADDER, candidates_of
 from asmil.experiments.auto.search import Search
 from asmil.models.registry import methods
@@ -239,7 +240,7 @@ def test_a_finished_search_is_only_read(searched, small_cohort, monkeypatch):
 def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
     searched, small_cohort, small_designs, tmp_path, monkeypatch
 ):
-    done: list[SearchJob] = []
+    done: list[JobBatch] = []
     run = InlineEngine.run
 
     def dies_after(most):
@@ -252,7 +253,7 @@ def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
 
         return ends
 
-    for most in (6, 15):
+    for most in (3, 8):
         monkeypatch.setattr(InlineEngine, "run", dies_after(most))
         with pytest.raises(KeyboardInterrupt):
             find(small_cohort, tmp_path)
@@ -260,7 +261,7 @@ def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
     assert spent > 0
     monkeypatch.setattr(InlineEngine, "run", dies_after(None))
     find(small_cohort, tmp_path)
-    folders = [job.folder for job in done]
+    folders = [job.folder for batch in done for job in batch.jobs]
     assert len(folders) == len(set(folders))
     ours, whole = stored(tmp_path), stored(searched[1])
     assert ours["seconds_in_all"] > spent
@@ -364,7 +365,7 @@ def test_a_patient_in_two_folds_of_the_manifest_is_leakage(small_cohort, tmp_pat
 
 
 def test_a_budget_that_is_too_small_says_what_it_left_out(small_cohort, tmp_path, undrawn_figures, monkeypatch):
-    monkeypatch.setattr(Search, "_fits", lambda self, jobs, plan: False)
+    monkeypatch.setattr(Search, "_tests_s", lambda self, plan, names: math.inf)
     found = find(small_cohort, tmp_path / "best", minutes=0.01, method=["abmil", "clam_sb"])
     values = stored(tmp_path / "best")
     assert len(values["left_out"]) == 1

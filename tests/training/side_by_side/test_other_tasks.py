@@ -27,7 +27,9 @@ ROUTED = {"clam_mb", "psmil", "rgmil"}
 
 def make_bags():
     draw = np.random.default_rng(0)
-    features = [torch.from_numpy(draw.normal(size=(int(n), WIDTH)).astype(np.float32)) for n in draw.integers(1, 9, BAGS)]
+    features = [
+        torch.from_numpy(draw.normal(size=(int(n), WIDTH)).astype(np.float32)) for n in draw.integers(1, 9, BAGS)
+    ]
     return [Bag(values, id=f"bag {i}") for i, values in enumerate(features)]
 
 
@@ -60,7 +62,9 @@ def make_trainings(config, number_of=TRAININGS):
         held_out = np.arange(BAGS) % 5 == number
         own = targets[~held_out]
         task = task_of(config.task.kind, own, number)
-        trainers.append(Trainer(build_model(config, WIDTH, task.n_outputs, number), task, config, seed=number, fold=number))
+        trainers.append(
+            Trainer(build_model(config, WIDTH, task.n_outputs, number), task, config, seed=number, fold=number)
+        )
         strata = np.arange(len(own)) % 2
         train.append(LabeledBags(BagList([bags[i] for i in np.flatnonzero(~held_out)]), own, strata, ("a", "b")))
         val.append(LabeledBags(BagList([bags[i] for i in np.flatnonzero(held_out)]), targets[held_out], None))
@@ -72,7 +76,14 @@ def settings(method, kind, **sections):
     small = {key: value for key, value in SMALL.items() if key in fields and (method, key) != ("linear", "inner")}
     if method in ("psmil", "sm_abmil"):
         small["embedding_layers"] = 1
-    training = {"epochs": 2, "lr": 0.01, "device": "cpu", "precision": "fp32", "select": "last", **sections.pop("training")}
+    training = {
+        "epochs": 2,
+        "lr": 0.01,
+        "device": "cpu",
+        "precision": "fp32",
+        "select": "last",
+        **sections.pop("training"),
+    }
     return resolve(method, "paper", {"model": small, "training": training, "task": {"kind": kind}, **sections})
 
 

@@ -218,7 +218,7 @@ def _write_run(search: Search, result: SearchResult, role: str, folder: Path, in
     Outer folds may have chosen different methods; the settings are those of the most frequent one.
     """
     ((name, _),) = Counter(result.methods[role]).most_common(1)
-    config = search.candidates[name].config(search.common, result.plan.design.share)
+    config = search.candidates[name].config(search.common, result.plan.share)
     config = with_settings(config, {"folds": result.outer.n_folds})
     names = outcomes_of(search.cohort, units_of(search.cohort.slides, config.unit), search.kind).names
     writer = RunWriter(folder)
@@ -261,7 +261,7 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
             "No method is better than chance here: check the labels, and try features of another encoder before more "
             "methods."
         )
-    share = result.plan.design.share
+    share = result.plan.share
     if share < FEW_EPOCHS_SHARE or result.notes:
         yield (
             f"More time: methods were trained for {format_share(share)} of their usual epochs. Give more `--minutes`, "
@@ -316,7 +316,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
             "method": findings.chosen.method,
             "preset": findings.chosen.preset,
             "settings": dict(findings.chosen.settings),
-            "epochs": findings.chosen.config(search.common, plan.design.share).training.epochs,
+            "epochs": findings.chosen.config(search.common, plan.share).training.epochs,
             "won_outer_folds": findings.won,
             "resampled": dict(findings.resampled),
         },

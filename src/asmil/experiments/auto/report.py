@@ -79,7 +79,7 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
         warnings.append(
             "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
         )
-    share = result.plan.design.share
+    share = result.plan.share
     if share < FEW_EPOCHS_SHARE:
         warnings.append(
             f"Every method was trained for at most {format_share(share)} of its usual epochs, to fit the budget. "
@@ -95,7 +95,7 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
 
 
 def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterator[Block]:
-    epochs = findings.chosen.config(search.common, result.plan.design.share).training.epochs
+    epochs = findings.chosen.config(search.common, result.plan.share).training.epochs
     about = (f"preset {findings.chosen.preset}", format_count(epochs, "epoch"), "trained on all patients")
     share = findings.resampled.get(findings.chosen.name, math.nan)
     resampled = () if math.isnan(share) else (f"best in {format_share(share)} of resamples of all patients",)
@@ -230,7 +230,7 @@ def _differences(search: Search, findings: Findings) -> Table:
 
 
 def _design(search: Search, result: SearchResult) -> Iterator[Block]:
-    plan, rungs, share = result.plan, len(result.final), result.plan.design.share
+    plan, rungs, share = result.plan, len(result.final), result.plan.share
     yield f"The cohort: {'; '.join(search.facts)}."
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "

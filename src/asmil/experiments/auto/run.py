@@ -159,7 +159,7 @@ def _train_chosen(
         return bundle
     recorded = 2 if findings.chosen.attends else "none"
     config = with_settings(
-        findings.chosen.config(search.common, result.plan.design.share),
+        findings.chosen.config(search.common, result.plan.share),
         {"training.device": device, "record.attention": recorded},
     )
     slides = tuple(replace(slide, split="train", fold=None) for slide in search.cohort.slides)

@@ -18,7 +18,7 @@ from asmil.training.side_by_side.rehearsal import BagLoss, Rehearsal
 from asmil.training.side_by_side.stack import Stack
 
 Item = TypeVar("Item")
-VALUES_AT_ONCE = 1 << 20
+VALUES_AT_ONCE = 1 << 19
 """Memory for the features of bags that are computed at once; more would not fit into the caches of a CPU."""
 
 
@@ -77,9 +77,7 @@ class LongSteps:
     fewest: bags of fewer tiles are not padded; None: none are
     """
 
-    def __init__(
-        self, form: BagLoss, draws: StackedDraws, bags: CommonBags, stack: Stack, fewest: int | None
-    ) -> None:
+    def __init__(self, form: BagLoss, draws: StackedDraws, bags: CommonBags, stack: Stack, fewest: int | None) -> None:
         self._form, self._draws, self._bags, self._stack, self._fewest = form, draws, bags, stack, fewest
 
     def take(
@@ -105,9 +103,7 @@ class LongSteps:
             trained, fixed = self._stack.of(numbers)
             gradients = [torch.zeros_like(value) for value in trained.values()]
             most_rows = VALUES_AT_ONCE // self._bags.pool.features.shape[1]
-            for table, padded in similar_lengths(
-                list(groups.values()), lambda bag: bag.tiles, self._fewest, most_rows
-            ):
+            for table, padded in similar_lengths(list(groups.values()), lambda bag: bag.tiles, self._fewest, most_rows):
                 rows = [
                     [bag if bag.training == number else None for bag in row]
                     for row, number in zip(table, groups, strict=True)

@@ -38,7 +38,10 @@ class Rehearsal:
 
 
 def rehearse(
-    trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor], classes: Sequence[Tensor]
+    trainers: Sequence[Trainer],
+    first_bags: Sequence[Tensor],
+    first_targets: Sequence[Tensor],
+    classes: Sequence[Tensor],
 ) -> Rehearsal:
     """The first step of every training on a copy of its model; the generators are restored afterwards.
 

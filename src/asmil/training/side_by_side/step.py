@@ -72,7 +72,9 @@ class StackedSteps:
         self.device = trainers[0].device
         self.bags = CommonBags(pool, train)
         self._numbers = [self.bags.numbers(part.bags) for part in train]
-        self._targets = [trainer.task.unfitted_targets(part.targets) for trainer, part in zip(trainers, train, strict=True)]
+        self._targets = [
+            trainer.task.unfitted_targets(part.targets) for trainer, part in zip(trainers, train, strict=True)
+        ]
         has_classes = trainers[0].task.kind == "classification"
         self._labels = [part.targets.tolist() if has_classes else [0] * len(part.targets) for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
