@@ -417,7 +417,7 @@ class Search:
                 self._save(plan)
 
     def _run(self, jobs: Mapping[Any, SearchJob], stage: str, limit: _Limit | None = None) -> dict[Any, JobResult]:
-        """The results of all jobs that end in time; those that are done are only read, and a failed one has an error."""
+        """The results of all jobs that end in time: those that are done are read, and a failed one has an error."""
         known = {key: job.result for key, job in jobs.items()}
         waiting = [jobs[key] for key, result in known.items() if result is None]
         unit = self.candidates[LINEAR].config(self.common).unit

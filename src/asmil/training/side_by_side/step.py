@@ -167,7 +167,7 @@ class StackedSteps:
     # One step
 
     def _take_steps(self, orders: Sequence[Sequence[int]], per_epoch: Sequence[int]) -> tuple[Tensor, list[list[int]]]:
-        """Take the steps of an epoch: parts of the losses (m x P), and the rows of each training's bags, in its order."""
+        """Take the steps of an epoch: parts of the losses (m x P), and the rows of the bags of each training."""
         noted: list[list[int]] = [[] for _ in orders]
         losses: list[Tensor] = []
         taken = 0
