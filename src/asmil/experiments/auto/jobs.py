@@ -162,10 +162,12 @@ class MakeTrainer:
         outcomes = outcomes_of(self.cohort, units, self.kind)
         device = choose_device(place.device)
         data = TrainingData(units, outcomes, BagLoader(units), self.in_features, device)
-        return _Trainer(data, prediction_format(self.kind, outcomes.names))
+        return JobTrainer(data, prediction_format(self.kind, outcomes.names))
 
 
-class _Trainer:
+class JobTrainer:
+    """Does batches of jobs on the same bags."""
+
     def __init__(self, data: TrainingData, form: PredictionFormat) -> None:
         self._data, self._form = data, form
         self._runner = JobRunner(lambda note: None)

@@ -50,7 +50,9 @@ PLAN_FILE, CLOCK_FILE, JOBS = "plan.json", "clock.json", "jobs"
 MOST_OUTER = 5
 FEWEST_PATIENTS = 4
 """Patients per class that two outer folds with two inner folds each need."""
-TRIAL_SLIDES, TRIAL_EPOCHS = 32, 2
+TRIAL_SLIDES, TRIAL_EPOCHS = 24, 2
+TRIAL_SHARE = 0.15
+"""Share of the budget after which a candidate whose trial has not ended is too slow."""
 REPORT_S, REPORT_SHARE = 30.0, 0.1
 """Time for the evaluation and the page: so many seconds, but at most this share of the budget."""
 LEAST_EPOCHS = 5
@@ -229,12 +231,13 @@ class Search:
         if path.is_file():
             return read_json(path, Plan, "remove it, and the search is planned again")
         together = self._trial("trial", outer + 1)
-        left_out = dict(self.left_out) | {name: result.error for name, result in together.items() if result.error}
+        left_out = dict(self.left_out) | {name: TOO_SLOW for name in self.candidates if name not in together}
+        left_out |= {name: result.error for name, result in together.items() if result.error}
         epoch_s = {name: max(result.epoch_s, 1e-6) for name, result in together.items() if not result.error}
         for name in SIMPLE:
             if name in left_out:
                 raise AsmilError(f"{self.candidates[name]} cannot be trained on this cohort: {left_out[name]}")
-        of_alone = self._trial("trial-alone", 1)
+        of_alone = self._trial("trial-alone", 1, list(epoch_s))
         alone_s = {name: max(of_alone[name].epoch_s, seconds) for name, seconds in epoch_s.items()}
         full, alone = (
             {name: seconds * self._bags() * self._epochs(name) for name, seconds in costs.items()}
@@ -259,18 +262,23 @@ class Search:
     def _save(self, plan: Plan) -> None:
         write_json(self.out / PLAN_FILE, plan.model_dump(mode="json"))
 
-    def _trial(self, folder: str, trainings: int) -> dict[str, JobResult]:
-        """Train every candidate on a few slides, so many times at once."""
+    def _trial(self, folder: str, trainings: int, names: Sequence[str] | None = None) -> dict[str, JobResult]:
+        """Train candidates (None: all) on a few slides, so many times at once; slow ones are stopped."""
+        names = list(self.candidates) if names is None else names
+        attending = [name for name in names if self.candidates[name].attends]
         jobs = {
             name: SearchJob(
-                f"trial of {candidate}",
+                f"trial of {self.candidates[name]}",
                 self.out.absolute() / JOBS / folder / name,
-                candidate.config({**self.common, "training.epochs": TRIAL_EPOCHS}),
+                self.candidates[name].config({**self.common, "training.epochs": TRIAL_EPOCHS}),
                 trial_splits(self.cohort, self.kind, trainings),
             )
-            for name, candidate in self.candidates.items()
+            for name in names
         }
-        return self._run(jobs, "trial")
+        ends_at = time.time() + TRIAL_SHARE * self.budget.seconds
+        needed = (*SIMPLE, *attending[:1]) if trainings > 1 else names
+        limit = _Limit(ends_at, needed, {job.folder: 0.0 for job in jobs.values()})
+        return self._run(jobs, "trial", limit)
 
     def _report_s(self) -> float:
         return min(REPORT_S, REPORT_SHARE * self.budget.seconds)
