@@ -368,7 +368,7 @@ def test_a_patient_in_two_folds_of_the_manifest_is_leakage(small_cohort, tmp_pat
 
 
 def test_a_budget_that_is_too_small_says_what_it_left_out(small_cohort, tmp_path, undrawn_figures, monkeypatch):
-    monkeypatch.setattr(Search, "_tests_s", lambda self, plan, names: math.inf)
+    monkeypatch.setattr(Search, "_time_to_choose", lambda self, names, plan: -math.inf)
     found = find(small_cohort, tmp_path / "best", minutes=0.01, method=["abmil", "clam_sb"])
     values = stored(tmp_path / "best")
     assert len(values["left_out"]) == 1

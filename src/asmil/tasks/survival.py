@@ -83,7 +83,7 @@ class Survival(Task):
 
     def unfitted(self) -> Survival:
         """The same task with bins of length 1."""
-        edges = None if self.edges is None else np.arange(len(self.edges))
+        edges = None if self.edges is None else np.arange(len(self.edges), dtype=np.float64)
         return Survival(edges, self.loss_kind, self.alpha, self.risk_kind)
 
     def unfitted_targets(self, targets: npt.NDArray[Any]) -> npt.NDArray[Any]:

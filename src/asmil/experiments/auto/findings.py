@@ -20,10 +20,11 @@ from asmil.evaluation.comparison import compare_runs, write_comparison
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.report import write_report
 from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.experiments.auto.budget import SIMPLE
 from asmil.experiments.auto.halving import ranking
 from asmil.experiments.auto.jobs import metric_of
 from asmil.experiments.auto.ladder import Candidate
-from asmil.experiments.auto.search import SIMPLE, Search, SearchResult
+from asmil.experiments.auto.search import Search, SearchResult
 from asmil.reporting import Estimate
 from asmil.reporting.formats import (
     format_interval_of,

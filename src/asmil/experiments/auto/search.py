@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -23,16 +23,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Splits, inner_splits, make_splits, subjects_of
 from asmil.engine import Engine
 from asmil.errors import AsmilError
+from asmil.experiments.auto.budget import PLAN_FILE, SIMPLE, Budget, Costs, Limit, Plan
 from asmil.experiments.auto.halving import (
     FINALISTS,
     INNER_FOLDS,
-    Design,
     Rung,
     fitting_design,
     ranked,
@@ -40,89 +39,23 @@ from asmil.experiments.auto.halving import (
     rungs_of,
 )
 from asmil.experiments.auto.jobs import OUT_OF_TIME, JobBatch, JobResult, MakeTrainer, SearchJob
-from asmil.experiments.auto.ladder import LINEAR, MEAN, Candidate
-from asmil.files import write_json
+from asmil.experiments.auto.ladder import LINEAR, Candidate
 from asmil.reporting.formats import format_share
 from asmil.settings.documents import read_json
 from asmil.tasks.base import TaskKind
 
-PLAN_FILE, CLOCK_FILE, JOBS = "plan.json", "clock.json", "jobs"
+JOBS = "jobs"
 MOST_OUTER = 5
 FEWEST_PATIENTS = 4
 """Patients per class that two outer folds with two inner folds each need."""
 TRIAL_SLIDES, TRIAL_EPOCHS = 24, 2
 TRIAL_SHARE = 0.15
 """Share of the budget after which a candidate whose trial has not ended is too slow."""
-REPORT_S, REPORT_SHARE = 30.0, 0.1
-"""Time for the evaluation and the page: so many seconds, but at most this share of the budget."""
-LEAST_EPOCHS = 5
-SIMPLE = (LINEAR, MEAN)
 TOO_SLOW = "too slow for the budget; give more `--minutes`, `--workers` or a GPU"
 History = list[dict[str, float]]
 """The result of successive halving: in every rung, the mean score of each candidate that reached it."""
 Show = Callable[[str, int, int], None]
 """Receives the name of a stage, the jobs that are done and all jobs."""
-
-
-class Plan(BaseModel):
-    """What the search trains; written once, so that an interrupted search goes on with the same plan.
-
-    epoch_s: seconds of an epoch per bag, from the trial; alone_s: of a training that runs alone
-    fixed_s: seconds of a training besides its epochs
-    left_out: why candidates are not trained, by name
-    cut: rungs that the budget cut, each with the candidates that were trained; none: the rung does not count
-    tested_share: of the epochs of tests and final model, if the budget did not allow that of the design
-    """
-
-    design: Design
-    candidates: list[str]
-    epoch_s: dict[str, float]
-    left_out: dict[str, str]
-    alone_s: dict[str, float]
-    fixed_s: float
-    cut: dict[int, list[str]] = {}
-    tested_share: float | None = None
-
-    @property
-    def share(self) -> float:
-        """The share of the usual epochs that tests and final model are trained for."""
-        return self.design.share if self.tested_share is None else self.tested_share
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """When jobs are cut (`time.time()`), candidates that never are, and the expected seconds of each job by folder."""
-
-    ends_at: float
-    needed: Collection[str]
-    seconds: Mapping[Path, float]
-
-
-class _Clock(BaseModel):
-    seconds: float
-
-
-class Budget:
-    """The time of a search; what an earlier, interrupted command spent counts."""
-
-    def __init__(self, out: Path, minutes: float) -> None:
-        self._path, self.seconds = out / CLOCK_FILE, 60 * minutes
-        spent = read_json(self._path, _Clock, "remove it").seconds if self._path.is_file() else 0.0
-        self._began = time.monotonic() - spent
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the search began, without the time between commands."""
-        return time.monotonic() - self._began
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left; negative if the budget is exceeded."""
-        return self.seconds - self.spent
-
-    def save(self) -> None:
-        """Note the time that is spent."""
-        write_json(self._path, {"seconds": round(self.spent, 1)})
 
 
 @dataclass(frozen=True)
@@ -169,8 +102,13 @@ class Search:
     facts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
-    _measured: dict[str, float] = field(default_factory=dict)
-    """Seconds of an epoch per bag, of the last jobs of each candidate."""
+
+    def __post_init__(self) -> None:
+        slides = self.cohort.slides
+        by_patient = self.candidates[LINEAR].config(self.common).unit == "patient"
+        bags = len({slide.patient for slide in slides}) if by_patient else len(slides)
+        workers = getattr(self.engine, "workers", None) or 1
+        self._costs = Costs(self.candidates, self.common, len(slides), bags, workers)
 
     def run(self) -> SearchResult:
         """Do, or go on with, the whole search; jobs that are done are kept."""
@@ -240,14 +178,14 @@ class Search:
         of_alone = self._trial("trial-alone", 1, list(epoch_s))
         alone_s = {name: max(of_alone[name].epoch_s, seconds) for name, seconds in epoch_s.items()}
         full, alone = (
-            {name: seconds * self._bags() * self._epochs(name) for name, seconds in costs.items()}
+            {name: seconds * self._costs.bags * self._costs.epochs(name) for name, seconds in costs.items()}
             for costs in (epoch_s, alone_s)
         )
         # the first job also reads the slides
         fixed_s = max(0.0, min(together[name].seconds for name in epoch_s) / (outer + 1))
         own_folds = any(slide.fold is not None for slide in self.cohort.slides)
-        budget = (self.budget.left - self._report_s()) * self._workers()
-        least = self._least_share(epoch_s)
+        budget = (self.budget.left - self.budget.report_s) * self._costs.workers
+        least = self._costs.least_share(epoch_s)
         design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, fixed_s, least, alone)
         if own_folds:
             design = replace(design, outer=outer)
@@ -256,11 +194,8 @@ class Search:
         plan = Plan(
             design=design, candidates=kept, epoch_s=epoch_s, left_out=left_out, alone_s=alone_s, fixed_s=fixed_s
         )
-        self._save(plan)
+        plan.save(self.out)
         return plan
-
-    def _save(self, plan: Plan) -> None:
-        write_json(self.out / PLAN_FILE, plan.model_dump(mode="json"))
 
     def _trial(self, folder: str, trainings: int, names: Sequence[str] | None = None) -> dict[str, JobResult]:
         """Train candidates (None: all) on a few slides, so many times at once; slow ones are stopped."""
@@ -277,25 +212,8 @@ class Search:
         }
         ends_at = time.time() + TRIAL_SHARE * self.budget.seconds
         needed = (*SIMPLE, *attending[:1]) if trainings > 1 else names
-        limit = _Limit(ends_at, needed, {job.folder: 0.0 for job in jobs.values()})
+        limit = Limit(ends_at, needed, {job.folder: 0.0 for job in jobs.values()})
         return self._run(jobs, "trial", limit)
-
-    def _report_s(self) -> float:
-        return min(REPORT_S, REPORT_SHARE * self.budget.seconds)
-
-    def _least_share(self, names: Iterable[str]) -> float:
-        """The smallest share of the epochs that teaches anything."""
-        return min(1.0, LEAST_EPOCHS / min(self._epochs(name) for name in names))
-
-    def _bags(self) -> int:
-        by_patient = self.candidates[LINEAR].config(self.common).unit == "patient"
-        return len({slide.patient for slide in self.cohort.slides}) if by_patient else len(self.cohort)
-
-    def _epochs(self, name: str, share: float = 1.0) -> int:
-        return self.candidates[name].config(self.common, share).training.epochs
-
-    def _workers(self) -> int:
-        return getattr(self.engine, "workers", None) or 1
 
     def _inner_job(self, group: str, inner: Splits, name: str, number: int, rung: Rung) -> SearchJob:
         """A candidate in one rung of a choice; its folder and its splits have no patient outside the group."""
@@ -334,10 +252,10 @@ class Search:
         """
         if number in plan.cut:
             return self._run({key: job for key, job in jobs.items() if key[1] in plan.cut[number]}, stage)
-        limit = _Limit(
-            time.time() + self.budget.left - self._tests_s(plan, {name for _, name in jobs}),
+        limit = Limit(
+            time.time() + self._time_to_choose({name for _, name in jobs}, plan),
             self._indispensable(plan) if number == 0 else (),
-            {job.folder: self._job_s(job, plan) for job in jobs.values()},
+            {job.folder: self._costs.of_job(job, plan) for job in jobs.values()},
         )
         results = self._run(jobs, stage, limit)
         missing = {key[1] for key in jobs if key not in results}
@@ -350,28 +268,17 @@ class Search:
         if number == 0:
             plan.left_out.update(dict.fromkeys(sorted(missing), TOO_SLOW))
         plan.cut[number] = list(dict.fromkeys(name for _, name in results))
-        self._save(plan)
+        plan.save(self.out)
         return results
+
+    def _time_to_choose(self, names: Collection[str], plan: Plan) -> float:
+        """The seconds that are left for the choice among these candidates."""
+        return self.budget.left - self.budget.report_s - self._costs.after_choice(names, plan)
 
     def _indispensable(self, plan: Plan) -> tuple[str, ...]:
         """The simple candidates and the cheapest attention method, which are compared whatever the budget is."""
         attending = [name for name in plan.candidates if self.candidates[name].attends]
         return (*SIMPLE, *sorted(attending, key=lambda name: plan.epoch_s[name])[:1])
-
-    def _job_s(self, job: SearchJob, plan: Plan) -> float:
-        """The seconds that a job will take, at the same time as others."""
-        name = job.folder.name
-        epoch_s = self._measured.get(name) or plan.epoch_s[name]
-        bags = (job.splits.table["role"] == "train").sum() * self._bags() / len(self.cohort)
-        return float(epoch_s * bags * job.config.training.epochs + plan.fixed_s * job.splits.n_folds)
-
-    def _tests_s(self, plan: Plan, names: Collection[str]) -> float:
-        """The seconds of everything after the choice, if one of these candidates is chosen."""
-        epochs = {name: self._epochs(name, plan.share) * self._bags() for name in {*names, *SIMPLE}}
-        full = {name: (self._measured.get(name) or plan.epoch_s[name]) * epochs[name] for name in epochs}
-        tests = (plan.design.outer - 1) * (sum(full[name] for name in SIMPLE) + max(full.values()))
-        model = max(plan.alone_s[name] * epochs[name] for name in epochs)
-        return tests / self._workers() + model + self._report_s()
 
     def _test(
         self, plan: Plan, outer: Splits, choices: Sequence[History], final: History
@@ -415,16 +322,14 @@ class Search:
 
     def _shorten_tests(self, plan: Plan, jobs: Sequence[SearchJob], chosen: str) -> None:
         """Lower the share of the epochs of tests and final model, if they would exceed the budget."""
-        tests = sum(self._job_s(job, plan) for job in jobs) / self._workers()
-        needed = tests + plan.alone_s[chosen] * self._epochs(chosen, plan.share) * self._bags()
-        left = self.budget.left - self._report_s()
+        needed, left = self._costs.of_tests(jobs, chosen, plan), self.budget.left - self.budget.report_s
         if needed > left:
-            share = max(self._least_share(plan.candidates), plan.share * max(0.0, left) / needed)
+            share = max(self._costs.least_share(plan.candidates), plan.share * max(0.0, left) / needed)
             if share < plan.share:
                 plan.tested_share = share
-                self._save(plan)
+                plan.save(self.out)
 
-    def _run(self, jobs: Mapping[Any, SearchJob], stage: str, limit: _Limit | None = None) -> dict[Any, JobResult]:
+    def _run(self, jobs: Mapping[Any, SearchJob], stage: str, limit: Limit | None = None) -> dict[Any, JobResult]:
         """The results of all jobs that end in time: those that are done are read, and a failed one has an error."""
         known = {key: job.result for key, job in jobs.items()}
         waiting = [jobs[key] for key, result in known.items() if result is None]
@@ -450,15 +355,15 @@ class Search:
         results = {key: result for key, result in results.items() if result.error != OUT_OF_TIME}
         for key, result in results.items():
             if result.epoch_s:
-                self._measured[jobs[key].folder.name] = result.epoch_s
+                self._costs.measured[jobs[key].folder.name] = result.epoch_s
         return results
 
-    def _batches(self, jobs: Sequence[SearchJob], limit: _Limit | None) -> list[JobBatch]:
+    def _batches(self, jobs: Sequence[SearchJob], limit: Limit | None) -> list[JobBatch]:
         """The jobs of each candidate, which train at the same time; in more parts if there are more workers."""
         by_name: dict[str, list[SearchJob]] = {}
         for job in jobs:
             by_name.setdefault(job.folder.name, []).append(job)
-        parts = -(-self._workers() // max(1, len(by_name)))
+        parts = -(-self._costs.workers // max(1, len(by_name)))
         batches = []
         for name, own in by_name.items():
             for part in filter(None, (own[start::parts] for start in range(parts))):
