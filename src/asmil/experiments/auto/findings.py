@@ -121,7 +121,8 @@ class Findings:
         """The chosen method and its expected performance, in one sentence."""
         number = f"{format_number(self.performance.value)} (95 % interval {format_interval_of(self.performance)})"
         if self.is_unstable:
-            doubt = f"Chosen: {self.chosen}, but only {self.won} of {self.folds} outer folds chose it."
+            chosen_by = f"only {self.won} of {self.folds} outer folds" if self.won else "no outer fold"
+            doubt = f"Chosen: {self.chosen}, but {chosen_by} chose it."
             return f"{doubt} Expected {self.title} of the procedure on new patients: {number}."
         return f"Chosen: {self.chosen}. Expected {self.title} on new patients: {number}."
 
