@@ -2,12 +2,16 @@
 
     OMP_NUM_THREADS=1 python benchmarks/side_by_side_speed.py [--methods abmil asmil ...] [--folds 5] [--seeds 3]
     python benchmarks/side_by_side_speed.py --device cuda --folds 10 --seeds 5 --epochs 50 --methods all --without-alone
+    OMP_NUM_THREADS=1 python benchmarks/side_by_side_speed.py --task survival
 
 BRCA of `tcga_hipt` (875 slides, median 27 vectors of 192; in ASMIL_DATA, or `../shared/data`), or bags of the same
 shape if it is missing. Ten-fold or five-fold splits by patient, one bag per step. Steps of the last epoch are
 measured, by the time of the processor on a CPU: of all trainings side by side, and of as many trainings one after the
 other as `--alone` says (default 2), which take turns with them in every round. Setting up, validation and writing are
 not counted. `--bags` limits the cohort, `--epochs` (default 2) is the number of epochs.
+
+`--task survival`: the patients of BLCA, 32 per step, as by default. Regression (the age of the patient) and multilabel
+(subtype and sex) are of BRCA.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -32,7 +36,12 @@ from asmil.errors import AsmilError
 from asmil.files import write_json
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
+from asmil.tasks.base import Task, TaskKind
 from asmil.tasks.classification import Classification
+from asmil.tasks.multilabel import MultiLabel
+from asmil.tasks.regression import Regression
+from asmil.tasks.survival import Survival
+from asmil.tasks.survival_bins import fit_bins
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
@@ -47,16 +56,27 @@ MAIN = ("abmil", "clam_sb", "asmil", "mean_pooling")
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("ASMIL_DATA", REPOSITORY.parent / "shared" / "data")) / "tcga_hipt"
 CLASSES = ("IDC", "ILC")
+SURVIVAL_BINS = 10
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Bags, their classes, and their patients."""
+    """Bags, their targets, and their patients."""
 
     name: str
+    kind: TaskKind
     bags: Sequence[Bag]
-    labels: np.ndarray
+    targets: np.ndarray
     patients: np.ndarray
+
+    def task(self, train: np.ndarray) -> Task:
+        """The task, fitted on the training bags."""
+        targets = self.targets[train]
+        if self.kind == "survival":
+            return Survival(fit_bins(targets[:, 0], targets[:, 1], SURVIVAL_BINS))
+        if self.kind == "regression":
+            return Regression.of_training(targets)
+        return MultiLabel(("ILC", "female")) if self.kind == "multilabel" else Classification(CLASSES)
 
     def folds(self, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Training and validation bags of every fold; the test bags of the fold are in neither."""
@@ -85,26 +105,54 @@ class Part:
         return list(self.indices.tolist())
 
 
-def read_cohort(limit: int | None) -> Cohort:
-    """BRCA, or bags of the same shape."""
-    if not (DATA / "brca.npz").exists():
-        return made_up(limit)
+def read_cohort(limit: int | None, kind: TaskKind) -> Cohort:
+    """BRCA (survival: the patients of BLCA), or bags of the same shape."""
     from asmil.datasets.downloads import Downloads
-    from asmil.datasets.tcga import read_regions, read_subtypes
+    from asmil.datasets.tcga import read_regions, read_subtypes, read_survival
 
-    table = read_subtypes(Downloads(DATA), "brca")[:limit]
-    regions = read_regions(Downloads(DATA), "brca", table["slide"])
-    bags = [Bag(torch.from_numpy(regions[slide]).float(), id=slide) for slide in table["slide"]]
-    return Cohort("BRCA", bags, (table["label"] == CLASSES[1]).to_numpy().astype(int), table["patient"].to_numpy())
+    name = "blca" if kind == "survival" else "brca"
+    if not (DATA / f"{name}.npz").exists():
+        return made_up(limit, kind)
+    if kind == "survival":
+        table = read_survival(Downloads(DATA.parent), name)
+        slides = read_regions(Downloads(DATA), name, table["slide"])
+        by_patient = table[table["slide"].isin(slides)].groupby("patient", sort=False)
+        patients = by_patient[["time_months", "event"]].first()[:limit]
+        bags = [
+            Bag(torch.cat([_tiles(slides, slide) for slide in by_patient.get_group(p)["slide"]]), id=p)
+            for p in patients.index
+        ]
+        return Cohort("BLCA", kind, bags, patients.to_numpy(dtype=np.float64), patients.index.to_numpy())
+    table = read_subtypes(Downloads(DATA), name)
+    table = table[(table["age"] != "") & (table["is_female"] != "")][:limit]
+    slides = read_regions(Downloads(DATA), name, table["slide"])
+    lobular = (table["label"] == CLASSES[1]).to_numpy().astype(int)
+    targets = {
+        "classification": lobular,
+        "regression": table["age"].to_numpy(dtype=np.float64),
+        "multilabel": np.stack([lobular, table["is_female"].astype(float).to_numpy(dtype=np.int64)], axis=1),
+    }
+    bags = [Bag(_tiles(slides, slide), id=slide) for slide in table["slide"]]
+    return Cohort("BRCA", kind, bags, targets[kind], table["patient"].to_numpy())
 
 
-def made_up(limit: int | None) -> Cohort:
+def _tiles(slides: dict[str, np.ndarray], slide: str) -> torch.Tensor:
+    return torch.from_numpy(slides[slide]).float()
+
+
+def made_up(limit: int | None, kind: TaskKind) -> Cohort:
     draw = np.random.default_rng(0)
     count = limit or 875
     sizes = np.clip(draw.gamma(1.6, 18.5, count), 1, 122).astype(int)
     features = [torch.from_numpy(draw.normal(size=(size, 192)).astype(np.float32)) for size in sizes]
     bags = [Bag(values, id=f"bag {i}") for i, values in enumerate(features)]
-    return Cohort("made up", bags, (draw.random(count) < 0.17).astype(int), np.arange(count))
+    targets = {
+        "classification": (draw.random(count) < 0.17).astype(int),
+        "regression": draw.normal(size=count),
+        "multilabel": draw.integers(0, 2, (count, 2)),
+        "survival": np.stack([draw.exponential(10, count), draw.integers(0, 2, count)], axis=1),
+    }
+    return Cohort("made up", kind, bags, targets[kind], np.arange(count))
 
 
 class Measured:
@@ -114,11 +162,13 @@ class Measured:
         self.trainers, self.train, self.val = [], [], []
         self.device = device
         for train, val in cohort.folds(folds):
+            task = cohort.task(train)
             for seed in range(seeds):
-                model = build_model(config, cohort.bags[0].width, 2, seed)
-                self.trainers.append(Trainer(model, Classification(CLASSES), config, seed=seed, device=device))
-                self.train.append(LabeledBags(Part(cohort, train), cohort.labels[train]))
-                self.val.append(LabeledBags(Part(cohort, val), cohort.labels[val]))
+                model = build_model(config, cohort.bags[0].width, task.n_outputs, seed)
+                self.trainers.append(Trainer(model, task, config, seed=seed, device=device))
+                for labeled, part in ((self.train, train), (self.val, val)):
+                    strata = np.zeros(len(part), dtype=np.int64)
+                    labeled.append(LabeledBags(Part(cohort, part), cohort.targets[part], strata))
 
     def clock(self) -> float:
         synchronize(self.device)
@@ -165,7 +215,8 @@ class Measured:
 def measure(method: str, cohort: Cohort, options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(options.device)
     training = {"epochs": options.epochs, "device": options.device, "select": "loss"}
-    config = resolve(method, changes={"training": training, "record": {"attention": "none"}})
+    changes = {"training": training, "record": {"attention": "none"}, "task": {"kind": cohort.kind}}
+    config = resolve(method, changes=changes)
     trainings = options.folds * options.seeds
     rounds = []
     for _ in range(options.rounds):
@@ -209,6 +260,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=list(MAIN), help="names, or all")
+    parser.add_argument("--task", default="classification", choices=get_args(TaskKind))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
@@ -222,7 +274,7 @@ def main() -> None:
     chosen = sorted(methods()) if options.methods == ["all"] else options.methods
     if options.device == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    cohort = read_cohort(options.bags)
+    cohort = read_cohort(options.bags, options.task)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -1,6 +1,7 @@
 """`asmil auto`: what is chosen, that outer test patients never choose, and that a killed search repeats nothing."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ import asmil
 from asmil.cohort.splits import Splits
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
-from asmil.experiments.auto import findings, halving
+from asmil.experiments.auto import findings, halving, jobs
 from asmil.experiments.auto.findings import attention_verdict, win_shares
 from asmil.experiments.auto.halving import DESIGNS, Design, fitting_design, ranked, ranking, rungs_of, seconds_of
-from asmil.experiments.auto.jobs import SearchJob
+from asmil.experiments.auto.jobs import JobBatch, JobTrainer, OutOfTimeError
 from asmil.experiments.auto.ladder import LADDER, candidates_of
 from asmil.experiments.auto.search import Search
 from asmil.models.registry import methods
@@ -222,15 +223,18 @@ def test_the_model_is_a_bundle_that_predicts_and_was_trained_on_all_patients(sea
     assert set(Splits.load(out / "model" / "splits.csv").table["role"]) == {"train"}
 
 
-def test_a_finished_search_is_only_read(searched, small_cohort, monkeypatch):
-    _, out = searched
-    before = stored(out)
-
+def refuse_training(monkeypatch):
     def refuse(self, make_worker, jobs):
         assert not jobs
         return iter(())
 
     monkeypatch.setattr(InlineEngine, "run", refuse)
+
+
+def test_a_finished_search_is_only_read(searched, small_cohort, monkeypatch):
+    _, out = searched
+    before = stored(out)
+    refuse_training(monkeypatch)
     find(small_cohort, out)
     after = stored(out)
     assert {**after, "seconds_in_all": 0} == {**before, "seconds_in_all": 0}
@@ -239,7 +243,7 @@ def test_a_finished_search_is_only_read(searched, small_cohort, monkeypatch):
 def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
     searched, small_cohort, small_designs, tmp_path, monkeypatch
 ):
-    done: list[SearchJob] = []
+    done: list[JobBatch] = []
     run = InlineEngine.run
 
     def dies_after(most):
@@ -252,7 +256,7 @@ def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
 
         return ends
 
-    for most in (6, 15):
+    for most in (3, 8):
         monkeypatch.setattr(InlineEngine, "run", dies_after(most))
         with pytest.raises(KeyboardInterrupt):
             find(small_cohort, tmp_path)
@@ -260,7 +264,7 @@ def test_a_killed_search_goes_on_where_it_was_and_ends_with_the_same_numbers(
     assert spent > 0
     monkeypatch.setattr(InlineEngine, "run", dies_after(None))
     find(small_cohort, tmp_path)
-    folders = [job.folder for job in done]
+    folders = [job.folder for batch in done for job in batch.jobs]
     assert len(folders) == len(set(folders))
     ours, whole = stored(tmp_path), stored(searched[1])
     assert ours["seconds_in_all"] > spent
@@ -364,13 +368,56 @@ def test_a_patient_in_two_folds_of_the_manifest_is_leakage(small_cohort, tmp_pat
 
 
 def test_a_budget_that_is_too_small_says_what_it_left_out(small_cohort, tmp_path, undrawn_figures, monkeypatch):
-    monkeypatch.setattr(Search, "_fits", lambda self, jobs, plan: False)
+    monkeypatch.setattr(Search, "_time_to_choose", lambda self, names, plan: -math.inf)
     found = find(small_cohort, tmp_path / "best", minutes=0.01, method=["abmil", "clam_sb"])
     values = stored(tmp_path / "best")
     assert len(values["left_out"]) == 1
     assert len(values["notes"]) == 1
     assert values["design"]["share"] == 1.0  # two epochs are few already
-    assert all(name in found.page.read_text(encoding="utf-8") for name in ("Left out",))
+    assert "Left out" in found.page.read_text(encoding="utf-8")
+    assert [len(history) for history in values["rungs"].values()] == [1] * len(values["rungs"])
+    refuse_training(monkeypatch)  # what was cut stays cut
+    find(small_cohort, tmp_path / "best", minutes=0.01, method=["abmil", "clam_sb"])
+    assert stored(tmp_path / "best")["rungs"] == values["rungs"]
+
+
+def test_a_rung_that_ends_early_compares_the_candidates_that_were_trained(
+    small_cohort, tmp_path, small_designs, monkeypatch
+):
+    slow, begin = ["asmil"], JobTrainer.__call__
+
+    def out_of_time(self, batch):
+        if batch.ends_at is not None and batch.jobs[0].folder.name in slow and "rung" in batch.jobs[0].name:
+            raise OutOfTimeError
+        begin(self, batch)
+
+    monkeypatch.setattr(JobTrainer, "__call__", out_of_time)
+    find(small_cohort, tmp_path / "best", method=["abmil", "asmil"])
+    values = stored(tmp_path / "best")
+    assert set(values["left_out"]) == {"asmil"}
+    assert all("asmil" not in rung for history in values["rungs"].values() for rung in history)
+
+
+def test_a_failed_job_does_not_stop_the_others_of_its_batch(monkeypatch):
+    trainer, done = JobTrainer(None, None), []
+
+    def do(jobs, ends_at):
+        if "broken" in jobs:
+            raise AsmilError("broken")
+        done.extend(jobs)
+
+    monkeypatch.setattr(trainer, "_do", do)
+    with pytest.raises(AsmilError, match="broken"):
+        trainer(JobBatch(("first", "broken", "last")))
+    assert done == ["first", "last"]
+    with pytest.raises(OutOfTimeError):
+        trainer(JobBatch(("late",), ends_at=time.time() + 10, seconds=20))
+    assert "late" not in done
+
+
+def test_time_is_counted_once_where_trainings_overlap():
+    assert jobs.covered([(0, 2), (0.1, 2.1), (3, 4)]) == pytest.approx(3.1)
+    assert jobs.covered([]) == 0
 
 
 @pytest.mark.heavy

@@ -88,7 +88,8 @@ def test_a_changed_setting_of_asmil_is_declared_for_the_kernels_or_a_reason(name
 def test_a_task_is_declared_or_a_reason(executor, kind):
     config = resolve("asmil", changes={"model": {"inner": 32}})
     assert reason(executor, config) is None
-    assert reason(executor, config, OTHER_TASKS[kind]) is not None
+    task, honored = OTHER_TASKS[kind], HONORED[executor]
+    assert (reason(executor, config, task) is None) == (kind in honored.tasks and not task.joint)
 
 
 @pytest.mark.parametrize("executor", HONORED)

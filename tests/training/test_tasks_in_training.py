@@ -203,7 +203,8 @@ def test_without_validation_patients_nothing_is_predicted_for_them(tmp_path):
 
 
 def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_path):
-    settings = config("survival", loss="hazard", training={"epochs": 4, "checkpoint_seconds": 0, "accumulate": 3})
+    training = {"epochs": 4, "checkpoint_seconds": 0, "accumulate": 3, "executor": "plain"}
+    settings = config("survival", loss="hazard", training=training)
     whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
     with killed_after(7):
         train_run(cohorts["survival"], tmp_path / "run", settings)

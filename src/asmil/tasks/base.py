@@ -54,6 +54,14 @@ class Task(Protocol):
         """The number of terms that `loss` is the mean of."""
         return len(targets)
 
+    def unfitted(self) -> Task:
+        """The task without what was fitted on training bags, the same in all folds: takes `unfitted_targets`."""
+        return self
+
+    def unfitted_targets(self, targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Targets for which the loss of `unfitted()` is the loss of this task."""
+        return targets
+
     def class_index(self, targets: Tensor) -> Tensor | None:
         """The classes of the bags, for losses that treat each class separately; None if targets are not classes."""
         return None

@@ -53,6 +53,13 @@ class Regression(Task):
         measure = functional.mse_loss if self.loss_kind == "squared" else functional.huber_loss
         return measure(logits[:, 0], wanted)
 
+    def unfitted(self) -> Regression:
+        return Regression(loss=self.loss_kind)
+
+    def unfitted_targets(self, targets: npt.NDArray[Any]) -> Floats:
+        """The standardized values."""
+        return np.asarray((targets.astype(np.float64) - self.mean) / self.sd)
+
     def values(self, logits: Tensor) -> Floats:
         """The predicted values, B."""
         return np.asarray((logits[:, 0].double() * self.sd + self.mean).numpy())

@@ -81,6 +81,18 @@ class Survival(Task):
         """The mean loss of B patients; logits B x C, targets B x 2 (time, event)."""
         return self._loss(logits, targets, self.alpha)
 
+    def unfitted(self) -> Survival:
+        """The same task with bins of length 1."""
+        edges = None if self.edges is None else np.arange(len(self.edges), dtype=np.float64)
+        return Survival(edges, self.loss_kind, self.alpha, self.risk_kind)
+
+    def unfitted_targets(self, targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The middle of the bin of each time, and the events."""
+        if self.edges is None:
+            return targets
+        bins = np.searchsorted(self.edges[1:-1].astype(targets.dtype), targets[:, 0], side="right")
+        return np.stack([bins + 0.5, targets[:, 1]], axis=1)
+
     def survival(self, logits: Tensor) -> Floats | None:
         """B x m survival at `survival_times`; None for Cox without a baseline."""
         logits = logits.detach().double().cpu()
@@ -198,7 +210,7 @@ class Survival(Task):
             return cox_nll(logits[:, 0], time, event, largest=None)
         # edges have the dtype of the times, so that a time on an edge stays on it after rounding
         inner = torch.as_tensor(self.edges[1:-1], dtype=time.dtype, device=time.device)
-        bins = torch.bucketize(time.contiguous(), inner, right=True)
+        bins = (time[:, None] >= inner).sum(dim=1)
         negative_log_likelihood = incidence_nll if self.loss_kind == "incidence" else hazard_nll
         return negative_log_likelihood(logits, bins, event, alpha)
 

@@ -71,13 +71,12 @@ class JobRunner:
 
     def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
         """The jobs that an executor trains at the same time; where it needs it, with the same bags."""
-        if not jobs:
-            return
-        most = self._at_once(executor, jobs[0])
-        for own in [jobs] if self._mixes_folds(executor, jobs[0]) else _by_bags(jobs):
-            parts = -(-len(own) // most)
-            for i in range(parts):
-                yield own[len(own) * i // parts : len(own) * (i + 1) // parts]
+        for alike in _by_outputs(jobs) if executor == "side_by_side" else [jobs] if jobs else []:
+            most = self._at_once(executor, alike[0])
+            for own in [alike] if self._mixes_folds(executor, alike[0]) else _by_bags(alike):
+                parts = -(-len(own) // most)
+                for i in range(parts):
+                    yield own[len(own) * i // parts : len(own) * (i + 1) // parts]
 
     def _mixes_folds(self, executor: Executor, job: FoldSeedJob) -> bool:
         """Whether an executor trains several folds at the same time: on a GPU only if bags are short."""
@@ -99,7 +98,7 @@ class JobRunner:
                 wanted = [begun] if asked != "plain" else ["plain"]
             for executor in wanted:
                 if executor not in reasons:
-                    alone = executor == "side_by_side" and begun is None and asked == "auto" and len(jobs) == 1
+                    alone = executor == "side_by_side" and begun is None and asked == "auto" and _is_one_short(jobs)
                     reasons[executor] = "there is only one training" if alone else self._reason(executor, job)
                 if reasons[executor] is None:
                     chosen.append(executor)
@@ -263,6 +262,20 @@ def _by_settings(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
         else:
             same.append(job)
     return groups
+
+
+def _is_one_short(jobs: Sequence[FoldSeedJob]) -> bool:
+    """Whether there is nothing to compute at once: one training, with one bag per step."""
+    return len(jobs) == 1 and jobs[0].config.training.bags_per_step == 1
+
+
+def _by_outputs(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
+    """The jobs whose models have the same outputs: the time bins of a survival task depend on the training patients."""
+    groups: dict[int, list[FoldSeedJob]] = {}
+    for job in jobs:
+        survival = job.config.task.kind == "survival"
+        groups.setdefault(job.model_and_task()[1].n_outputs if survival else 0, []).append(job)
+    return list(groups.values())
 
 
 def _by_bags(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:

@@ -112,6 +112,10 @@ def _side_by_side_limits(config: RunConfig, model: MILModel, task: Task) -> dict
         "methods that train in several stages": len(model.stages()) == 1,
         "methods that prepare their bags": type(model).prepare is MILModel.prepare,
         "methods that change from step to step": type(model).before_step is MILModel.before_step,
+        f"task.loss = {task.loss_name}, which compares the bags of a step": not task.joint,
+        f"several bags per step of {config.method}, whose bags cannot be padded": (
+            config.training.bags_per_step == 1 or model.padding_from is not None
+        ),
         **_recorded_by_epoch(config),
     }
 
@@ -167,10 +171,10 @@ def _fused_machine(device: torch.device) -> str | None:
 SIDE_BY_SIDE = Honored(
     settings=(
         *("model.*", "attention.*", *SCHEDULE, *ANY_ANCHOR),
-        *_of("training", "optimizer betas weight_decay decay clip_norm precision class_weights sampling"),
+        *_of("training", "accumulate optimizer betas weight_decay decay clip_norm precision class_weights sampling"),
         *(f"stabilizers.{name}.*" for name in ("features", "entropy", "entropy_floor", "l2")),
     ),
-    tasks=("classification",),
+    tasks=("classification", "survival", "regression", "multilabel"),
     methods=None,
     limits=_side_by_side_limits,
 )

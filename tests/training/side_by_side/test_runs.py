@@ -118,7 +118,7 @@ def test_a_killed_run_ends_with_the_same_bits(small_cohort, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("sections", "named"),
     [
-        ({"training": {"accumulate": 2}}, "accumulate"),
+        ({"training": {"batch": 2}}, "batch"),
         ({"data": {"cache": "none"}}, "data.cache"),
         ({"model": {"inner": 2048}}, "2048"),
         ({"folds": 1, "seeds": 1}, "one training"),

@@ -265,7 +265,7 @@ def test_dropout_of_large_bags_is_drawn_alike():
     compare(settings("mean_pooling", model={"inner": 64}), n_bags=4, tiles=(64, 90))
 
 
-@pytest.mark.parametrize("sections", [{"training": {"accumulate": 2}}, {"data": {"max_tiles": 3}},
+@pytest.mark.parametrize("sections", [{"training": {"batch": 2}}, {"data": {"max_tiles": 3}},
                                       {"stabilizers": {"temporal": {"weight": 1.0}}}])  # fmt: skip
 def test_what_cannot_be_done_at_once_is_done_one_at_a_time(sections):
     (section,) = sections.values()

@@ -20,10 +20,11 @@ from asmil.evaluation.comparison import compare_runs, write_comparison
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.report import write_report
 from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.experiments.auto.budget import SIMPLE
 from asmil.experiments.auto.halving import ranking
 from asmil.experiments.auto.jobs import metric_of
 from asmil.experiments.auto.ladder import Candidate
-from asmil.experiments.auto.search import SIMPLE, Search, SearchResult
+from asmil.experiments.auto.search import Search, SearchResult
 from asmil.reporting import Estimate
 from asmil.reporting.formats import (
     format_interval_of,
@@ -120,7 +121,8 @@ class Findings:
         """The chosen method and its expected performance, in one sentence."""
         number = f"{format_number(self.performance.value)} (95 % interval {format_interval_of(self.performance)})"
         if self.is_unstable:
-            doubt = f"Chosen: {self.chosen}, but only {self.won} of {self.folds} outer folds chose it."
+            chosen_by = f"only {self.won} of {self.folds} outer folds" if self.won else "no outer fold"
+            doubt = f"Chosen: {self.chosen}, but {chosen_by} chose it."
             return f"{doubt} Expected {self.title} of the procedure on new patients: {number}."
         return f"Chosen: {self.chosen}. Expected {self.title} on new patients: {number}."
 
@@ -218,7 +220,7 @@ def _write_run(search: Search, result: SearchResult, role: str, folder: Path, in
     Outer folds may have chosen different methods; the settings are those of the most frequent one.
     """
     ((name, _),) = Counter(result.methods[role]).most_common(1)
-    config = search.candidates[name].config(search.common, result.plan.design.share)
+    config = search.candidates[name].config(search.common, result.plan.share)
     config = with_settings(config, {"folds": result.outer.n_folds})
     names = outcomes_of(search.cohort, units_of(search.cohort.slides, config.unit), search.kind).names
     writer = RunWriter(folder)
@@ -261,7 +263,7 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
             "No method is better than chance here: check the labels, and try features of another encoder before more "
             "methods."
         )
-    share = result.plan.design.share
+    share = result.plan.share
     if share < FEW_EPOCHS_SHARE or result.notes:
         yield (
             f"More time: methods were trained for {format_share(share)} of their usual epochs. Give more `--minutes`, "
@@ -316,7 +318,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
             "method": findings.chosen.method,
             "preset": findings.chosen.preset,
             "settings": dict(findings.chosen.settings),
-            "epochs": findings.chosen.config(search.common, plan.design.share).training.epochs,
+            "epochs": findings.chosen.config(search.common, plan.share).training.epochs,
             "won_outer_folds": findings.won,
             "resampled": dict(findings.resampled),
         },

@@ -83,13 +83,21 @@ def ranking(history: Sequence[Mapping[str, float]]) -> list[str]:
     return list(order)
 
 
-def seconds_of(design: Design, full: Mapping[str, float], simple: Collection[str], fixed_s: float = 0.0) -> float:
+def seconds_of(
+    design: Design,
+    full: Mapping[str, float],
+    simple: Collection[str],
+    fixed_s: float = 0.0,
+    alone: Mapping[str, float] | None = None,
+) -> float:
     """The expected seconds of a whole search on one worker.
 
-    full: seconds of a training of each candidate on all patients, with all epochs
+    full: seconds of a training of each candidate on all patients, with all epochs, at the same time as others
     simple: the candidates that every outer fold trains, besides its best attention method and its choice
     fixed_s: seconds of a training besides its epochs
+    alone: like `full`, of a training that runs alone, as that of the final model; None: the same
     """
+    alone = full if alone is None else alone
     mean = sum(full.values()) / len(full)
     others = [seconds for name, seconds in full.items() if name not in simple] or [mean]
     rungs, inner_train = rungs_of(len(full), design), 1 - 1 / INNER_FOLDS
@@ -98,7 +106,8 @@ def seconds_of(design: Design, full: Mapping[str, float], simple: Collection[str
     trainings += design.outer * (len(simple) + 2) + 1
     tested = design.share * (sum(full[name] for name in simple) + 1.5 * sum(others) / len(others))
     outer_train = 1 - 1 / design.outer
-    epochs = design.outer * outer_train * (choice + tested) + choice + design.share * max(full.values())
+    model = design.share * max(alone[name] for name in full)
+    epochs = design.outer * outer_train * (choice + tested) + choice + model
     return epochs + trainings * fixed_s
 
 
@@ -110,11 +119,13 @@ def fitting_design(
     inner: int,
     fixed_s: float = 0.0,
     least_share: float = 0.0,
+    alone: Mapping[str, float] | None = None,
 ) -> tuple[Design, list[str]]:
     """The most thorough design that fits the budget, and the candidates that it must leave out.
 
     outer, inner: the most folds that the cohort allows
     least_share: of the epochs; fewer would teach nothing
+    fixed_s, alone: see `seconds_of`
     The most expensive candidates are left out before the others are trained for too few epochs, but never the simple
     ones and the cheapest of the others.
     """
@@ -124,6 +135,6 @@ def fitting_design(
         for count in range(max(1, len(costly))):
             kept = {name: seconds for name, seconds in full.items() if name not in costly[:count]}
             for design in designs:
-                if seconds_of(design, kept, simple, fixed_s) <= MARGIN * budget_s:
+                if seconds_of(design, kept, simple, fixed_s, alone) <= MARGIN * budget_s:
                     return design, costly[:count]
     return allowed[-1], costly[:-1]

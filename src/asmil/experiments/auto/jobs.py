@@ -1,10 +1,14 @@
-"""One job of the search: a candidate on some folds, with its own folder; a finished one is never trained again."""
+"""One job of the search: a candidate on some folds, with its own folder; a finished one is never trained again.
+
+The jobs of a candidate in a stage have the same settings, so they are trained at the same time, as a batch.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +32,6 @@ from asmil.models.own_method import method_name
 from asmil.models.registry import find_method
 from asmil.reporting import jsonable
 from asmil.runs.config import RunConfig
-from asmil.runs.epochs import read_epochs
 from asmil.runs.layout import RunLayout
 from asmil.runs.predictions import read_predictions, write_predictions
 from asmil.settings.documents import read_json
@@ -39,6 +42,7 @@ from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
 from asmil.training.interruption import Interrupted
 
 RESULT_FILE = "result.json"
+OUT_OF_TIME = "the budget ended"
 METRICS: dict[TaskKind, str] = {
     "classification": "macro_auc",
     "multilabel": "macro_auc",
@@ -52,7 +56,7 @@ class JobResult(BaseModel):
     """What a finished job leaves in its folder.
 
     scores: the metric on the held-out part of each fold; None where it is undefined
-    seconds: of the whole job; epoch_s: of its last epoch, per training bag
+    seconds: of the whole job, its share of the batch; epoch_s: of the last epoch of the batch, per training bag
     error: why the candidate could not be trained
     """
 
@@ -90,6 +94,40 @@ class SearchJob:
         return pd.concat([read_predictions(file) for file in files], ignore_index=True)
 
 
+@dataclass(frozen=True)
+class JobBatch:
+    """Jobs with the same settings, trained at the same time.
+
+    ends_at: the time (`time.time()`) at which they must be done; they are not begun if they would take longer, and
+        stopped if they do; None: they may take as long as they need
+    seconds: that they will take, as expected
+    """
+
+    jobs: tuple[SearchJob, ...]
+    ends_at: float | None = None
+    seconds: float = 0.0
+
+
+class OutOfTimeError(AsmilError):
+    """A batch would not be done in time."""
+
+    def __init__(self) -> None:
+        super().__init__(OUT_OF_TIME)
+
+
+def covered(intervals: Sequence[tuple[float, float]]) -> float:
+    """The length of the union of intervals.
+
+    >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total, end = 0.0, -math.inf
+    for low, high in sorted(intervals):
+        total += max(0.0, high - max(low, end))
+        end = max(end, high)
+    return total
+
+
 def metric_of(form: PredictionFormat) -> Metric:
     """The metric that candidates are chosen and reported by."""
     return next(metric for metric in form.metrics if metric.name == METRICS[form.kind])
@@ -124,27 +162,56 @@ class MakeTrainer:
         outcomes = outcomes_of(self.cohort, units, self.kind)
         device = choose_device(place.device)
         data = TrainingData(units, outcomes, BagLoader(units), self.in_features, device)
-        return _Trainer(data, prediction_format(self.kind, outcomes.names))
+        return JobTrainer(data, prediction_format(self.kind, outcomes.names))
 
 
-class _Trainer:
+class JobTrainer:
+    """Does batches of jobs on the same bags."""
+
     def __init__(self, data: TrainingData, form: PredictionFormat) -> None:
         self._data, self._form = data, form
         self._runner = JobRunner(lambda note: None)
 
-    def __call__(self, job: SearchJob) -> None:
+    def __call__(self, batch: JobBatch) -> None:
+        if batch.ends_at is not None and time.time() + batch.seconds > batch.ends_at:
+            raise OutOfTimeError
+        try:
+            self._do(batch.jobs, batch.ends_at)
+        except OutOfTimeError:
+            raise
+        except AsmilError:
+            if len(batch.jobs) == 1:
+                raise
+            self._do_one_by_one(batch)
+
+    def _do_one_by_one(self, batch: JobBatch) -> None:
+        """Do the jobs that can be done after another one failed, then raise its error."""
+        errors = []
+        for job in batch.jobs:
+            try:
+                self._do([job], batch.ends_at)
+            except OutOfTimeError:
+                raise
+            except AsmilError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _do(self, jobs: Sequence[SearchJob], ends_at: float | None) -> None:
         began = time.perf_counter()
-        job.splits.save(job.folder / "splits.csv")
-        trainings = [self._training(job, fold) for fold in range(job.splits.n_folds)]
-        self._train([training for training in trainings if not training.is_done])
-        tables = [read_predictions(training.predictions) for training in trainings]
-        last = read_epochs(trainings[-1].folder / "metrics.jsonl")[-1]
-        result = JobResult(
-            scores=[fold_score(self._form, table) if len(table) else None for table in tables],
-            seconds=time.perf_counter() - began,
-            epoch_s=last["seconds"] / max(1, len(trainings[-1].train.targets)),
-        )
-        write_json(job.folder / RESULT_FILE, jsonable(result.model_dump()))
+        trainings = {job.folder: [self._training(job, fold) for fold in range(job.splits.n_folds)] for job in jobs}
+        for job in jobs:
+            job.splits.save(job.folder / "splits.csv")
+        clock = _EpochClock(ends_at)
+        self._train([own for owned in trainings.values() for own in owned if not own.is_done], clock)
+        for job in jobs:
+            tables = [read_predictions(training.predictions) for training in trainings[job.folder]]
+            result = JobResult(
+                scores=[fold_score(self._form, table) if len(table) else None for table in tables],
+                seconds=(time.perf_counter() - began) / len(jobs),
+                epoch_s=clock.epoch_s,
+            )
+            write_json(job.folder / RESULT_FILE, jsonable(result.model_dump()))
 
     def _training(self, job: SearchJob, fold: int) -> FoldSeedJob:
         method_name(job.config.method)  # registers a user-defined method in a new process
@@ -153,17 +220,41 @@ class _Trainer:
             data = data.prepared_for(job.config, data.indices(job.splits, fold, "train"))
         return FoldSeedJob(data, job.config, job.splits, fold, seed, RunLayout(job.folder).training(fold, seed))
 
-    def _train(self, trainings: Sequence[FoldSeedJob]) -> None:
+    def _train(self, trainings: Sequence[FoldSeedJob], clock: _EpochClock) -> None:
         """Train folds and write their predictions; interrupted trainings are resumed."""
         try:
-            for training, predictions in self._runner.run(
-                trainings, lambda training, epochs: None, lambda training: _on_epoch
-            ):
+            for training, predictions in self._runner.run(trainings, lambda training, epochs: None, clock.of):
                 write_predictions(training.predictions, predictions)
                 shutil.rmtree(training.folder / "checkpoints", ignore_errors=True)  # only its predictions are needed
         except Interrupted:
             raise KeyboardInterrupt from None
 
 
-def _on_epoch(record: Mapping[str, Any]) -> None:
-    made_progress()
+class _EpochClock:
+    """Measures the last epochs of trainings, and stops them when their time has ended.
+
+    Trainings may run at the same time or one after the other: what counts is the time in which any of them runs.
+    """
+
+    def __init__(self, ends_at: float | None) -> None:
+        self._ends_at = ends_at
+        self._last: dict[Path, tuple[tuple[float, float], int]] = {}
+
+    def of(self, training: FoldSeedJob) -> Callable[[Mapping[str, Any]], None]:
+        """What is called when an epoch of a training ends."""
+        bags = len(training.train.targets)
+
+        def on_epoch(record: Mapping[str, Any]) -> None:
+            made_progress()
+            now = time.monotonic()
+            self._last[training.folder] = ((now - record["seconds"], now), bags)
+            if self._ends_at is not None and time.time() > self._ends_at:
+                raise OutOfTimeError
+
+        return on_epoch
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of an epoch per bag."""
+        bags = sum(bags for _, bags in self._last.values())
+        return covered([interval for interval, _ in self._last.values()]) / max(1, bags)

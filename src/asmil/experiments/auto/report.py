@@ -17,7 +17,7 @@ from asmil.experiments.auto.findings import (
 )
 from asmil.experiments.auto.halving import ranking
 from asmil.experiments.auto.search import Search, SearchResult
-from asmil.reporting import Block, Cell, Document, Figure, Heading, Link, Links, Section, Table, jsonable
+from asmil.reporting import Block, Cell, Document, Estimate, Figure, Heading, Link, Links, Section, Table, jsonable
 from asmil.reporting.document import Row, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, plain_text, svg_text
 from asmil.reporting.files import write_document
@@ -79,7 +79,7 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
         warnings.append(
             "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
         )
-    share = result.plan.design.share
+    share = result.plan.share
     if share < FEW_EPOCHS_SHARE:
         warnings.append(
             f"Every method was trained for at most {format_share(share)} of its usual epochs, to fit the budget. "
@@ -95,7 +95,7 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
 
 
 def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterator[Block]:
-    epochs = findings.chosen.config(search.common, result.plan.design.share).training.epochs
+    epochs = findings.chosen.config(search.common, result.plan.share).training.epochs
     about = (f"preset {findings.chosen.preset}", format_count(epochs, "epoch"), "trained on all patients")
     share = findings.resampled.get(findings.chosen.name, math.nan)
     resampled = () if math.isnan(share) else (f"best in {format_share(share)} of resamples of all patients",)
@@ -137,6 +137,12 @@ def _last_scores(result: SearchResult, name: str) -> list[float]:
     return scores
 
 
+def _tested(result: SearchResult, findings: Findings, name: str) -> Estimate | None:
+    """The metric of a candidate, or of a role, in all outer folds; None if it was not tested in all of them."""
+    same = [role for role, methods in result.methods.items() if set(methods) == {name}]
+    return next((findings.tested[role] for role in (name, *same) if role in findings.tested), None)
+
+
 def _ladder(search: Search, result: SearchResult, findings: Findings) -> Table:
     groups = len(result.choices) + 1
     winners = Counter(ranking(history)[0] for history in result.choices)
@@ -145,7 +151,7 @@ def _ladder(search: Search, result: SearchResult, findings: Findings) -> Table:
         candidate, scores = search.candidates[name], _last_scores(result, name)
         final = sum(name in history[-1] for history in (*result.choices, result.final))
         is_chosen = name == findings.chosen.name
-        tested = findings.tested.get(name)
+        tested = _tested(result, findings, name)
         rows.append(
             [
                 Cell(str(candidate), notes=("chosen",) if is_chosen else (), strong=is_chosen),
@@ -190,7 +196,7 @@ def _figure(search: Search, result: SearchResult, findings: Findings) -> Figure:
         for row, (name, _) in enumerate(rows):
             scores = _last_scores(result, name)
             axes.scatter(scores, [row] * len(scores), s=26, color=COLORS[0], alpha=0.55, linewidths=0)
-            tested = findings.tested.get(name)
+            tested = _tested(result, findings, name)
             if tested is not None:
                 low, high = tested.interval if tested.interval.is_defined else (tested.value, tested.value)
                 axes.plot([low, high], [row + 0.2] * 2, color=COLORS[1], linewidth=2)
@@ -230,13 +236,16 @@ def _differences(search: Search, findings: Findings) -> Table:
 
 
 def _design(search: Search, result: SearchResult) -> Iterator[Block]:
-    plan, rungs, share = result.plan, len(result.final), result.plan.design.share
+    plan, rungs, share = result.plan, len(result.final), result.plan.share
     yield f"The cohort: {'; '.join(search.facts)}."
+    halving = (
+        ": first all of them on one inner fold with few epochs, then the better half on "
+        f"{format_count(plan.design.inner, 'inner fold')} with twice as many, and so on"
+    )
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
-        f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}: first all of them on one "
-        f"inner fold with few epochs, then the better half on {format_count(plan.design.inner, 'inner fold')} with "
-        "twice as many, and so on. The winner, the best attention method, mean pooling and the linear probe were then "
+        f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}"
+        f"{halving if rungs > 1 else ''}. The winner, the best attention method, mean pooling and the linear probe were then "
         "trained on all these patients and tested on the others. The same choice on all patients named the method."
     )
     epochs = {search.candidates[name].config(search.common, share).training.epochs for name in plan.candidates}

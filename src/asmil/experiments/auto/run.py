@@ -17,10 +17,11 @@ from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort
 from asmil.engine import Engine
 from asmil.errors import AsmilError
+from asmil.experiments.auto.budget import CLOCK_FILE, PLAN_FILE, Budget
 from asmil.experiments.auto.findings import Findings, find
 from asmil.experiments.auto.ladder import candidates_of, refuse_decided
 from asmil.experiments.auto.report import BUNDLE, write_auto
-from asmil.experiments.auto.search import CLOCK_FILE, JOBS, PLAN_FILE, Budget, Search, SearchResult, Show, outer_splits
+from asmil.experiments.auto.search import JOBS, Search, SearchResult, Show, outer_splits
 from asmil.export.bundle import write_bundle
 from asmil.machine.locks import locked_folder
 from asmil.reporting import Document
@@ -159,7 +160,7 @@ def _train_chosen(
         return bundle
     recorded = 2 if findings.chosen.attends else "none"
     config = with_settings(
-        findings.chosen.config(search.common, result.plan.design.share),
+        findings.chosen.config(search.common, result.plan.share),
         {"training.device": device, "record.attention": recorded},
     )
     slides = tuple(replace(slide, split="train", fold=None) for slide in search.cohort.slides)

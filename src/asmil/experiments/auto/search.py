@@ -1,86 +1,61 @@
 """The search: choose inside, test outside, choose once more on all patients.
 
-trial     every candidate on a few slides: what an epoch costs, and whether it can be trained at all
+trial     every candidate on a few slides, as many trainings at once as in the first rung, and one alone: what an epoch
+          costs, and whether it can be trained at all
 choice    successive halving on inner folds, in every outer fold and on all patients
 outer     on the patients that a choice has seen: its winner, its best attention method and the simple candidates;
           tested on the patients of the outer fold, which the choice has never seen
+
+The budget holds: a rung is cut when only the time of the tests and of the final model is left, and these are trained
+for fewer epochs if even they would take too long. What was cut is part of the plan, so that it is the same after an
+interruption.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Splits, inner_splits, make_splits, subjects_of
 from asmil.engine import Engine
 from asmil.errors import AsmilError
-from asmil.experiments.auto.halving import INNER_FOLDS, Design, Rung, fitting_design, ranked, ranking, rungs_of
-from asmil.experiments.auto.jobs import JobResult, MakeTrainer, SearchJob
-from asmil.experiments.auto.ladder import LINEAR, MEAN, Candidate
-from asmil.files import write_json
+from asmil.experiments.auto.budget import PLAN_FILE, SIMPLE, Budget, Costs, Limit, Plan
+from asmil.experiments.auto.halving import (
+    FINALISTS,
+    INNER_FOLDS,
+    Rung,
+    fitting_design,
+    ranked,
+    ranking,
+    rungs_of,
+)
+from asmil.experiments.auto.jobs import OUT_OF_TIME, JobBatch, JobResult, MakeTrainer, SearchJob
+from asmil.experiments.auto.ladder import LINEAR, Candidate
+from asmil.reporting.formats import format_share
 from asmil.settings.documents import read_json
 from asmil.tasks.base import TaskKind
 
-PLAN_FILE, CLOCK_FILE, JOBS = "plan.json", "clock.json", "jobs"
+JOBS = "jobs"
 MOST_OUTER = 5
 FEWEST_PATIENTS = 4
 """Patients per class that two outer folds with two inner folds each need."""
-TRIAL_SLIDES, TRIAL_EPOCHS = 16, 2
-LEAST_EPOCHS = 5
-SIMPLE = (LINEAR, MEAN)
+TRIAL_SLIDES, TRIAL_EPOCHS = 24, 2
+TRIAL_SHARE = 0.15
+"""Share of the budget after which a candidate whose trial has not ended is too slow."""
 TOO_SLOW = "too slow for the budget; give more `--minutes`, `--workers` or a GPU"
 History = list[dict[str, float]]
 """The result of successive halving: in every rung, the mean score of each candidate that reached it."""
 Show = Callable[[str, int, int], None]
 """Receives the name of a stage, the jobs that are done and all jobs."""
-
-
-class Plan(BaseModel):
-    """What the search trains; written once, so that an interrupted search goes on with the same plan.
-
-    epoch_s: seconds of an epoch per bag, from the trial
-    left_out: why candidates are not trained, by name
-    """
-
-    design: Design
-    candidates: list[str]
-    epoch_s: dict[str, float]
-    left_out: dict[str, str]
-
-
-class _Clock(BaseModel):
-    seconds: float
-
-
-class Budget:
-    """The time of a search; what an earlier, interrupted command spent counts."""
-
-    def __init__(self, out: Path, minutes: float) -> None:
-        self._path, self.seconds = out / CLOCK_FILE, 60 * minutes
-        spent = read_json(self._path, _Clock, "remove it").seconds if self._path.is_file() else 0.0
-        self._began = time.monotonic() - spent
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the search began, without the time between commands."""
-        return time.monotonic() - self._began
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left; negative if the budget is exceeded."""
-        return self.seconds - self.spent
-
-    def save(self) -> None:
-        """Note the time that is spent."""
-        write_json(self._path, {"seconds": round(self.spent, 1)})
 
 
 @dataclass(frozen=True)
@@ -128,6 +103,13 @@ class Search:
     warnings: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        slides = self.cohort.slides
+        by_patient = self.candidates[LINEAR].config(self.common).unit == "patient"
+        bags = len({slide.patient for slide in slides}) if by_patient else len(slides)
+        workers = getattr(self.engine, "workers", None) or 1
+        self._costs = Costs(self.candidates, self.common, len(slides), bags, workers)
+
     def run(self) -> SearchResult:
         """Do, or go on with, the whole search; jobs that are done are kept."""
         most_outer, most_inner = self.most_folds()
@@ -140,7 +122,7 @@ class Search:
         # the patients of a group choose, each held out once; the last group are all patients
         groups["all"] = outer_splits(_unsplit(self.cohort), most_inner, self.seed, self.kind)
         *choices, final = self._choose(groups, plan)
-        tested, methods = self._test(plan, outer, choices)
+        tested, methods = self._test(plan, outer, choices, final)
         last = len(final) - 1
         rungs = rungs_of(len(plan.candidates), plan.design)
         finalists = {
@@ -148,10 +130,22 @@ class Search:
             for name, score in final[-1].items()
             if not np.isnan(score)
         }
-        notes = []
-        if len(final) < len(rungs):
-            notes.append(f"The budget ended after rung {len(final)} of {len(rungs)} of the choice.")
+        notes = list(self._notes(plan, len(final), len(rungs)))
         return SearchResult(plan, outer, choices, final, finalists, tested, methods, self._seconds(plan), notes)
+
+    def _notes(self, plan: Plan, done: int, rungs: int) -> Iterator[str]:
+        """What the budget cut."""
+        for number, names in plan.cut.items():
+            if 0 < number < done:
+                compared = ", ".join(str(self.candidates[name]) for name in names)
+                yield f"The budget ended in rung {number + 1} of {rungs} of the choice; it compared only {compared}."
+        if done < rungs:
+            yield f"The budget ended after rung {done} of {rungs} of the choice."
+        if plan.tested_share is not None:
+            yield (
+                f"To keep the budget, tests and final model were trained for {format_share(plan.share)} of the usual "
+                f"epochs instead of {format_share(plan.design.share)}."
+            )
 
     def most_folds(self) -> tuple[int, int]:
         """How many outer and inner folds the cohort allows; too few patients are an error."""
@@ -174,46 +168,52 @@ class Search:
         path = self.out / PLAN_FILE
         if path.is_file():
             return read_json(path, Plan, "remove it, and the search is planned again")
-        sample = trial_splits(self.cohort, self.kind)
-        jobs = {
-            name: SearchJob(
-                f"trial of {candidate}",
-                self.out.absolute() / JOBS / "trial" / name,
-                candidate.config({**self.common, "training.epochs": TRIAL_EPOCHS}),
-                sample,
-            )
-            for name, candidate in self.candidates.items()
-        }
-        # the first job also reads the slides; it is timed by its last epoch, as all of them
-        results = self._run(jobs, "trial")
-        left_out = dict(self.left_out) | {name: result.error for name, result in results.items() if result.error}
-        epoch_s = {name: max(result.epoch_s, 1e-6) for name, result in results.items() if not result.error}
+        together = self._trial("trial", outer + 1)
+        left_out = dict(self.left_out) | {name: TOO_SLOW for name in self.candidates if name not in together}
+        left_out |= {name: result.error for name, result in together.items() if result.error}
+        epoch_s = {name: max(result.epoch_s, 1e-6) for name, result in together.items() if not result.error}
         for name in SIMPLE:
             if name in left_out:
                 raise AsmilError(f"{self.candidates[name]} cannot be trained on this cohort: {left_out[name]}")
-        full = {name: seconds * self._bags() * self._epochs(name) for name, seconds in epoch_s.items()}
-        fixed_s = min(results[name].seconds - TRIAL_EPOCHS * len(sample.table) * epoch_s[name] for name in epoch_s)
+        of_alone = self._trial("trial-alone", 1, list(epoch_s))
+        alone_s = {name: max(of_alone[name].epoch_s, seconds) for name, seconds in epoch_s.items()}
+        full, alone = (
+            {name: seconds * self._costs.bags * self._costs.epochs(name) for name, seconds in costs.items()}
+            for costs in (epoch_s, alone_s)
+        )
+        # the first job also reads the slides
+        fixed_s = max(0.0, min(together[name].seconds for name in epoch_s) / (outer + 1))
         own_folds = any(slide.fold is not None for slide in self.cohort.slides)
-        budget = self.budget.left * self._workers()
-        least = min(1.0, LEAST_EPOCHS / min(self._epochs(name) for name in epoch_s))
-        design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, max(0.0, fixed_s), least)
+        budget = (self.budget.left - self.budget.report_s) * self._costs.workers
+        least = self._costs.least_share(epoch_s)
+        design, dropped = fitting_design(full, SIMPLE, budget, outer, inner, fixed_s, least, alone)
         if own_folds:
             design = replace(design, outer=outer)
         left_out |= dict.fromkeys(dropped, TOO_SLOW)
         kept = [name for name in epoch_s if name not in dropped]
-        plan = Plan(design=design, candidates=kept, epoch_s=epoch_s, left_out=left_out)
-        write_json(path, plan.model_dump(mode="json"))
+        plan = Plan(
+            design=design, candidates=kept, epoch_s=epoch_s, left_out=left_out, alone_s=alone_s, fixed_s=fixed_s
+        )
+        plan.save(self.out)
         return plan
 
-    def _bags(self) -> int:
-        by_patient = self.candidates[LINEAR].config(self.common).unit == "patient"
-        return len({slide.patient for slide in self.cohort.slides}) if by_patient else len(self.cohort)
-
-    def _epochs(self, name: str, share: float = 1.0) -> int:
-        return self.candidates[name].config(self.common, share).training.epochs
-
-    def _workers(self) -> int:
-        return getattr(self.engine, "workers", None) or 1
+    def _trial(self, folder: str, trainings: int, names: Sequence[str] | None = None) -> dict[str, JobResult]:
+        """Train candidates (None: all) on a few slides, so many times at once; slow ones are stopped."""
+        names = list(self.candidates) if names is None else names
+        attending = [name for name in names if self.candidates[name].attends]
+        jobs = {
+            name: SearchJob(
+                f"trial of {self.candidates[name]}",
+                self.out.absolute() / JOBS / folder / name,
+                self.candidates[name].config({**self.common, "training.epochs": TRIAL_EPOCHS}),
+                trial_splits(self.cohort, self.kind, trainings),
+            )
+            for name in names
+        }
+        ends_at = time.time() + TRIAL_SHARE * self.budget.seconds
+        needed = (*SIMPLE, *attending[:1]) if trainings > 1 else names
+        limit = Limit(ends_at, needed, {job.folder: 0.0 for job in jobs.values()})
+        return self._run(jobs, "trial", limit)
 
     def _inner_job(self, group: str, inner: Splits, name: str, number: int, rung: Rung) -> SearchJob:
         """A candidate in one rung of a choice; its folder and its splits have no patient outside the group."""
@@ -230,48 +230,70 @@ class Search:
         histories: dict[str, History] = {group: [] for group in groups}
         for number, rung in enumerate(rungs):
             jobs: dict[tuple[str, str], SearchJob] = {}
-            for group, history in histories.items():
-                names = ranked(history[-1])[: rung.candidates] if history else plan.candidates
-                for name in [name for name in plan.candidates if name in names]:  # ties go to the simplest
-                    jobs[group, name] = self._inner_job(group, groups[group], name, number, rung)
-            begun = any(job.result is not None for job in jobs.values())
-            if number and not begun and not self._fits(list(jobs.values()), plan):
+            for name in _best_first(plan.candidates, list(histories.values())):
+                for group, history in histories.items():
+                    if not history or name in ranked(history[-1])[: rung.candidates]:
+                        jobs[group, name] = self._inner_job(group, groups[group], name, number, rung)
+            results = self._rung(jobs, number, plan, f"choosing, rung {number + 1} of {len(rungs)}")
+            if not results:
                 break
-            results = self._run(jobs, f"choosing, rung {number + 1} of {len(rungs)}")
             for group, history in histories.items():
-                history.append({name: result.score for (of, name), result in results.items() if of == group})
+                scores = {name: result.score for (of, name), result in results.items() if of == group}
+                # ties go to the simplest
+                history.append({name: scores[name] for name in plan.candidates if name in scores})
         return list(histories.values())
 
-    def _fits(self, jobs: Sequence[SearchJob], plan: Plan) -> bool:
-        """Whether jobs, and the tests that must follow them, end within the budget."""
-        seconds = sum(
-            plan.epoch_s[job.folder.name] * (job.splits.table["role"] == "train").sum() * job.config.training.epochs
-            for job in jobs
+    def _rung(
+        self, jobs: Mapping[tuple[str, str], SearchJob], number: int, plan: Plan, stage: str
+    ) -> dict[tuple[str, str], JobResult]:
+        """The results of a rung, the best of the last rung first, of the candidates that the budget allows.
+
+        Candidates that are not trained in all groups do not count; if a group has fewer than two, the rung does not.
+        """
+        if number in plan.cut:
+            return self._run({key: job for key, job in jobs.items() if key[1] in plan.cut[number]}, stage)
+        limit = Limit(
+            time.time() + self._time_to_choose({name for _, name in jobs}, plan),
+            self._indispensable(plan) if number == 0 else (),
+            {job.folder: self._costs.of_job(job, plan) for job in jobs.values()},
         )
-        share, bags = plan.design.share, self._bags()
-        full = {name: plan.epoch_s[name] * self._epochs(name, share) * bags for name in plan.candidates}
-        tests = (plan.design.outer - 1) * (sum(full[name] for name in SIMPLE) + max(full.values())) + max(full.values())
-        return bool((seconds + tests) / self._workers() <= self.budget.left)
+        results = self._run(jobs, stage, limit)
+        missing = {key[1] for key in jobs if key not in results}
+        if not missing:
+            return results
+        results = {key: result for key, result in results.items() if key[1] not in missing}
+        per_group = Counter(group for group, _ in results)
+        if number and any(per_group[group] < FINALISTS for group, _ in jobs):
+            results = {}
+        if number == 0:
+            plan.left_out.update(dict.fromkeys(sorted(missing), TOO_SLOW))
+        plan.cut[number] = list(dict.fromkeys(name for _, name in results))
+        plan.save(self.out)
+        return results
+
+    def _time_to_choose(self, names: Collection[str], plan: Plan) -> float:
+        """The seconds that are left for the choice among these candidates."""
+        return self.budget.left - self.budget.report_s - self._costs.after_choice(names, plan)
+
+    def _indispensable(self, plan: Plan) -> tuple[str, ...]:
+        """The simple candidates and the cheapest attention method, which are compared whatever the budget is."""
+        attending = [name for name in plan.candidates if self.candidates[name].attends]
+        return (*SIMPLE, *sorted(attending, key=lambda name: plan.epoch_s[name])[:1])
 
     def _test(
-        self, plan: Plan, outer: Splits, choices: Sequence[History]
+        self, plan: Plan, outer: Splits, choices: Sequence[History], final: History
     ) -> tuple[dict[str, pd.DataFrame], dict[str, list[str]]]:
         """Train what every outer fold chose, its best attention method and the simple candidates; predict the fold."""
         roles: list[dict[str, str]] = []
-        jobs: dict[tuple[int, str], SearchJob] = {}
-        for fold, history in enumerate(choices):
+        for history in choices:
             best = ranking(history)
             attention = next((name for name in best if self.candidates[name].attends), None)
             named = {"procedure": best[0], **{name: name for name in SIMPLE}}
             roles.append(named if attention is None else {**named, "attention": attention})
-            part = outer.table[outer.table["fold"] == fold].assign(fold=0)
-            for name in set(roles[-1].values()):
-                jobs[fold, name] = SearchJob(
-                    f"fold-{fold}, test, {self.candidates[name]}",
-                    self.out.absolute() / JOBS / f"fold-{fold}" / "test" / name,
-                    self.candidates[name].config(self.common, plan.design.share),
-                    Splits(part),
-                )
+        jobs = self._test_jobs(plan, outer, roles)
+        if plan.tested_share is None and not any(job.result for job in jobs.values()):
+            self._shorten_tests(plan, list(jobs.values()), ranking(final)[0])
+            jobs = self._test_jobs(plan, outer, roles)
         for key, result in self._run(jobs, "testing").items():
             if result.error:
                 raise AsmilError(f"{jobs[key].name} failed: {result.error}; run the same command again to resume")
@@ -284,26 +306,73 @@ class Search:
         }
         return tested, {role: [named[role] for named in roles] for role in roles[0]}
 
-    def _run(self, jobs: Mapping[Any, SearchJob], stage: str) -> dict[Any, JobResult]:
-        """The results of all jobs; those that are done are only read, and a failed one has an error."""
+    def _test_jobs(
+        self, plan: Plan, outer: Splits, roles: Sequence[Mapping[str, str]]
+    ) -> dict[tuple[int, str], SearchJob]:
+        return {
+            (fold, name): SearchJob(
+                f"fold-{fold}, test, {self.candidates[name]}",
+                self.out.absolute() / JOBS / f"fold-{fold}" / "test" / name,
+                self.candidates[name].config(self.common, plan.share),
+                Splits(outer.table[outer.table["fold"] == fold].assign(fold=0)),
+            )
+            for fold, named in enumerate(roles)
+            for name in sorted(set(named.values()))
+        }
+
+    def _shorten_tests(self, plan: Plan, jobs: Sequence[SearchJob], chosen: str) -> None:
+        """Lower the share of the epochs of tests and final model, if they would exceed the budget."""
+        needed, left = self._costs.of_tests(jobs, chosen, plan), self.budget.left - self.budget.report_s
+        if needed > left:
+            share = max(self._costs.least_share(plan.candidates), plan.share * max(0.0, left) / needed)
+            if share < plan.share:
+                plan.tested_share = share
+                plan.save(self.out)
+
+    def _run(self, jobs: Mapping[Any, SearchJob], stage: str, limit: Limit | None = None) -> dict[Any, JobResult]:
+        """The results of all jobs that end in time: those that are done are read, and a failed one has an error."""
         known = {key: job.result for key, job in jobs.items()}
         waiting = [jobs[key] for key, result in known.items() if result is None]
         unit = self.candidates[LINEAR].config(self.common).unit
         errors: dict[Path, str] = {}
         self.show(stage, len(jobs) - len(waiting), len(jobs))
-        outcomes = self.engine.run(MakeTrainer(self.cohort, self.kind, unit, self.in_features), waiting)
+        done = len(jobs) - len(waiting)
+        batches = self._batches(waiting, limit)
+        outcomes = self.engine.run(MakeTrainer(self.cohort, self.kind, unit, self.in_features), batches)
         try:
-            for number, outcome in enumerate(outcomes, start=1):
+            for outcome in outcomes:
                 if outcome.error is not None:
-                    errors[outcome.job.folder] = outcome.error
-                self.show(stage, len(jobs) - len(waiting) + number, len(jobs))
+                    errors |= dict.fromkeys((job.folder for job in outcome.job.jobs), outcome.error)
+                done += len(outcome.job.jobs)
+                self.show(stage, done, len(jobs))
                 self.budget.save()
         finally:
             self.budget.save()
-        return {
+        results = {
             key: result or jobs[key].result or JobResult(error=errors[jobs[key].folder])
             for key, result in known.items()
         }
+        results = {key: result for key, result in results.items() if result.error != OUT_OF_TIME}
+        for key, result in results.items():
+            if result.epoch_s:
+                self._costs.measured[jobs[key].folder.name] = result.epoch_s
+        return results
+
+    def _batches(self, jobs: Sequence[SearchJob], limit: Limit | None) -> list[JobBatch]:
+        """The jobs of each candidate, which train at the same time; in more parts if there are more workers."""
+        by_name: dict[str, list[SearchJob]] = {}
+        for job in jobs:
+            by_name.setdefault(job.folder.name, []).append(job)
+        parts = -(-self._costs.workers // max(1, len(by_name)))
+        batches = []
+        for name, own in by_name.items():
+            for part in filter(None, (own[start::parts] for start in range(parts))):
+                if limit is None or name in limit.needed:
+                    batches.append(JobBatch(tuple(part)))
+                else:
+                    seconds = sum(limit.seconds[job.folder] for job in part)
+                    batches.append(JobBatch(tuple(part), limit.ends_at, seconds))
+        return batches
 
     def _seconds(self, plan: Plan) -> dict[str, float]:
         """The seconds of all jobs of each candidate."""
@@ -329,10 +398,22 @@ def _held_out(inner: Splits) -> Splits:
     return Splits(inner.table.assign(role=inner.table["role"].replace("val", "test")))
 
 
-def trial_splits(cohort: Cohort, kind: TaskKind) -> Splits:
-    """A few slides of all groups of outcomes, for timing; nothing is held out."""
+def trial_splits(cohort: Cohort, kind: TaskKind, folds: int) -> Splits:
+    """A few slides of all groups of outcomes, the same in every fold, for timing; nothing is held out."""
     subjects, _ = subjects_of(cohort, kind)
-    groups = [np.flatnonzero(subjects.targets == target) for target in np.unique(subjects.targets)]
+    draw = np.random.default_rng(0)
+    groups = [draw.permutation(np.flatnonzero(subjects.targets == target)) for target in np.unique(subjects.targets)]
     picked = np.concatenate([group[: max(2, TRIAL_SLIDES // len(groups))] for group in groups])
-    table = {"slide": subjects.names[picked], "patient": subjects.patients[picked], "fold": 0, "role": "train"}
-    return Splits(pd.DataFrame(table))
+    table = pd.DataFrame({"slide": subjects.names[picked], "patient": subjects.patients[picked], "role": "train"})
+    return Splits(pd.concat([table.assign(fold=fold) for fold in range(folds)], ignore_index=True))
+
+
+def _best_first(names: Sequence[str], histories: Sequence[History]) -> list[str]:
+    """The candidates by their mean score in the last rung, the best first; as they are before the first rung."""
+
+    def worst_last(name: str) -> float:
+        scores = [history[-1][name] for history in histories if history and name in history[-1]]
+        defined = [score for score in scores if not np.isnan(score)]
+        return -fmean(defined) if defined else 0.0
+
+    return sorted(names, key=worst_last)

@@ -138,9 +138,7 @@ def _any_class(output: Output, label: Tensor, config: InstanceLossConfig) -> Ten
     loss = _sample_loss(own, is_top.long(), config, counts)
     if not excludes(config, n_classes):
         return loss
-    others = [
-        (label != c) * _sample_loss(*_samples(output, c, is_own=False), config, counts) for c in range(n_classes)
-    ]
+    others = [(label != c) * _sample_loss(*_samples(output, c, is_own=False), config, counts) for c in range(n_classes)]
     return torch.stack([loss, *others]).sum() / n_classes
 
 

@@ -22,8 +22,8 @@ class CountedDraws(StackedDraws):
     steps: R, the number of its next step
     """
 
-    def __init__(self, form: BagLoss, trainers: Sequence[Trainer], like: Tensor) -> None:
-        super().__init__(form, [trainer.generator for trainer in trainers], like)
+    def __init__(self, form: BagLoss, trainers: Sequence[Trainer], like: Tensor, target: Tensor) -> None:
+        super().__init__(form, [trainer.generator for trainer in trainers], like, target)
         self.as_plain = False
         self.keys = torch.tensor([trainer.random_key for trainer in trainers], device=like.device)
         self.steps = torch.tensor([trainer.progress.step for trainer in trainers], device=like.device)

@@ -27,11 +27,12 @@ class StackedDraws:
     take part in a step draws nothing, so its generator does not advance.
 
     like: features of a bag, on the device of the trainings
+    target: of a bag
     as_plain: whether the plain loop draws the same numbers
     """
 
-    def __init__(self, form: BagLoss, generators: Sequence[torch.Generator], like: Tensor) -> None:
-        self._form, self._like, self._generators = form, like, generators
+    def __init__(self, form: BagLoss, generators: Sequence[torch.Generator], like: Tensor, target: Tensor) -> None:
+        self._form, self._like, self._target, self._generators = form, like, target, generators
         self.as_plain = like.device.type == "cpu"
         self._by_tiles: dict[int, list[Draw]] = {}
         self._recorded: list[Draw] | None = None
@@ -62,6 +63,22 @@ class StackedDraws:
                 numbers = (numbers >= p) * scale.view(-1, *(1,) * len(shape))
             drawn.append(numbers)
         return drawn
+
+    def padded(self, drawn: Sequence[Sequence[Sequence[Tensor]]], tiles: int) -> list[Tensor]:
+        """The numbers of a table of n x K bags, n x K x ... each, with those of the padding up to so many tiles.
+
+        drawn: n x K, the numbers of each bag as `draw` gives them for this bag alone; none if nobody uses them
+        """
+        tables = []
+        for use, (shape, _) in enumerate(self._uses(tiles)):
+            table = torch.zeros(len(drawn), len(drawn[0]), *shape, device=self._like.device)
+            for row, bags in zip(table, drawn, strict=True):
+                for place, own in zip(row, bags, strict=True):
+                    if own:
+                        numbers = own[use][0]
+                        place[tuple(slice(size) for size in numbers.shape)] = numbers
+            tables.append(table)
+        return tables
 
     def without_padding(self, drawn: Sequence[Tensor], tiles: int) -> list[Tensor]:
         """The numbers of a step, n x ..., cut to those of a bag of this many tiles."""
@@ -103,7 +120,7 @@ class StackedDraws:
             self._recorded = []
             rows = self._like[torch.arange(tiles, device=self._like.device) % len(self._like)]
             try:
-                self._form(rows, None, torch.zeros(1, dtype=torch.int64, device=rows.device))
+                self._form(rows, None, self._target)
             finally:
                 recorded, self._recorded = self._recorded, None
             self._by_tiles[tiles] = recorded

@@ -103,8 +103,8 @@ class RecordedSteps(StackedSteps):
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
-    def _build_draws(self, like: Tensor) -> StackedDraws:
-        return CountedDraws(self.form, self.trainers, like)
+    def _build_draws(self, like: Tensor, target: Tensor) -> StackedDraws:
+        return CountedDraws(self.form, self.trainers, like, target)
 
     def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
         self._adam = TableAdam(blocks, optimizer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -38,9 +38,15 @@ class Rehearsal:
 
 
 def rehearse(
-    trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor], n_classes: int
+    trainers: Sequence[Trainer],
+    first_bags: Sequence[Tensor],
+    first_targets: Sequence[Tensor],
+    classes: Sequence[Tensor],
 ) -> Rehearsal:
-    """The first step of every training on a copy of its model; the generators are restored afterwards."""
+    """The first step of every training on a copy of its model; the generators are restored afterwards.
+
+    classes: one target of every class; if the task has no classes, any target
+    """
     forms: list[BagLoss] = []
     losses = []
     for trainer, features, target in zip(trainers, first_bags, first_targets, strict=True):
@@ -50,7 +56,7 @@ def rehearse(
         losses.append(form(features, None, target)[0].detach())
         _refuse_unsteady_buffers(form, features, target)
         if not forms:
-            reached = _reached(form, features, n_classes)
+            reached = _reached(form, features, classes)
         trainer.generator.set_state(state)
         forms.append(form)
     started = _stacked_buffers(forms)
@@ -59,12 +65,12 @@ def rehearse(
     return Rehearsal(forms[0], reached, started if changed else {}, torch.stack(losses))
 
 
-def _reached(form: BagLoss, features: Tensor, n_classes: int) -> dict[str, frozenset[int]]:
+def _reached(form: BagLoss, features: Tensor, classes: Sequence[Tensor]) -> dict[str, frozenset[int]]:
     """The parameters that get a gradient, by class; an optimizer skips the others, including their decay."""
     reached: dict[str, frozenset[int]] = {}
-    for label in range(n_classes):
+    for label, target in enumerate(classes):
         form.zero_grad(set_to_none=True)
-        form(features, None, torch.tensor([label], device=features.device))[0].backward()
+        form(features, None, target)[0].backward()
         for name, parameter in form.named_parameters():
             if parameter.grad is not None:
                 reached[name] = reached.get(name, frozenset()) | {label}
@@ -87,7 +93,9 @@ def _refuse_unsteady_buffers(form: BagLoss, features: Tensor, target: Tensor) ->
 
 
 class BagLoss(nn.Module):
-    """A model in training with its stabilizers: from features (N x D), their mask and a target (1) to the loss.
+    """A model in training with its stabilizers: from features (N x D), their mask and a target (1 x ...) to the loss.
+
+    Trainings differ in what their task fitted on their training bags, so targets are those of the unfitted task.
 
     part_names: the parts of the loss, known after the first bag
     """
@@ -98,7 +106,7 @@ class BagLoss(nn.Module):
         super().__init__()
         self.model: MILModel = trainer.model
         self.stabilizers = nn.ModuleDict(trainer.stabilizers)
-        self.gradients = trainer.gradients
+        self.gradients = replace(trainer.gradients, task=trainer.task.unfitted())
         weights = trainer.task.class_weights if isinstance(trainer.task, Classification) else ()
         # a buffer, so that it is stacked: trainings with different training bags have different weights
         self.register_buffer("class_weights", torch.tensor(weights, device=trainer.device))

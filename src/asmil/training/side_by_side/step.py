@@ -7,7 +7,7 @@ gradient of the sum of the losses contains the gradient of each, since no traini
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from asmil.training.optimization import set_lr
 from asmil.training.resident import ResidentBags
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
+from asmil.training.side_by_side.long_steps import LongSteps, StepBag, refuse_long_steps, similar_lengths
 from asmil.training.side_by_side.plain_forms import plain_forms
 from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, output_of, plain_bag, rehearse, tensors_of
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
@@ -78,7 +79,11 @@ class StackedSteps:
         self.device = trainers[0].device
         self.bags = CommonBags(pool, train)
         self._numbers = [self.bags.numbers(part.bags) for part in train]
-        self._labels = [part.targets.tolist() for part in train]
+        self._targets = [
+            trainer.task.unfitted_targets(part.targets) for trainer, part in zip(trainers, train, strict=True)
+        ]
+        has_classes = trainers[0].task.kind == "classification"
+        self._labels = [part.targets.tolist() if has_classes else [0] * len(part.targets) for part in train]
         self._steps = [trainer.progress.step for trainer in trainers]
         self._predicted: list[dict[int, Tensor]] = [{} for _ in trainers]
         self._described: list[dict[int, Output]] = [{} for _ in trainers]
@@ -87,23 +92,26 @@ class StackedSteps:
         firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
         first_bags = [numbers[first] for numbers, first in zip(self._numbers, firsts, strict=True)]
         features = [self.bags.alone(bag, number) for number, bag in enumerate(first_bags)]
-        targets = [
-            torch.tensor([labels[first]], device=self.device)
-            for labels, first in zip(self._labels, firsts, strict=True)
-        ]
-        self.rehearsal = rehearse(trainers, features, targets, 1 + max(max(labels) for labels in self._labels))
+        targets = [self._target(number, first).to(self.device) for number, first in enumerate(firsts)]
+        n_classes = 1 + max(max(labels) for labels in self._labels)
+        classes = [torch.full_like(targets[0], label) for label in range(n_classes)] if has_classes else targets[:1]
+        self.rehearsal = rehearse(trainers, features, targets, classes)
         self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
-        self.draws = self._build_draws(features[0])
+        self.draws = self._build_draws(features[0], targets[0])
         self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.large_apart)
+        self._long_steps = LongSteps(self.form, self.draws, self.bags, self.stack, self._fewest)
+        self._bags_per_step = trainers[0].settings.bags_per_step
+        if self._bags_per_step > 1:
+            refuse_long_steps(self.rehearsal)
         self._check(firsts)
         self.stack.bind(self.form)
 
     def _build_form(self) -> BagLoss:
         return self.rehearsal.form
 
-    def _build_draws(self, like: Tensor) -> StackedDraws:
-        return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like)
+    def _build_draws(self, like: Tensor, target: Tensor) -> StackedDraws:
+        return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like, target)
 
     def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
         self._optimizer = RowOptimizer(blocks, optimizer)
@@ -120,31 +128,51 @@ class StackedSteps:
             known.clear()
         self.form.train()
         with self._training_arithmetic():
-            losses = self._take_steps(orders)
+            losses = self._take_steps(orders) if self._bags_per_step == 1 else self._take_long_steps(orders)
         for number, (trainer, order) in enumerate(zip(self.trainers, orders, strict=True)):
             if trainer not in due:
                 continue
-            self._steps[number] += len(order)
+            per_epoch = self._per_epoch(order)
+            self._steps[number] += per_epoch
             if trainer.folder is not None:
                 self.stack.share_moments(number)
             trainer.progress.part_names = self.form.part_names
-            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, len(order)))
+            set_lr(trainer.optimizer, trainer.lr_factor(self._steps[number] - 1, per_epoch))
             trainer.note_epoch(losses[number].double(), order, self.train[number], time.monotonic() - started)
 
     def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
         """Take the steps of an epoch; return the parts of the losses of each training, bags x P."""
-        per_epoch, steps = [len(order) for order in orders], list(self._steps)
+        per_epoch, steps = list(map(self._per_epoch, orders)), list(self._steps)
         noted: list[list[int]] = [[] for _ in orders]
         losses: list[Tensor] = []
         taken = 0
         for turn in self._turns(orders):
             losses.append(self._step(turn, steps, per_epoch))
             for number, slot in turn.active.items():
-                steps[number] += 1
                 noted[number].append(taken + slot)
             taken += len(turn.bags)
         values = torch.cat(losses)
         return [values[own] for own in noted]
+
+    def _take_long_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+        """The same for steps of several bags."""
+        per_epoch, steps = list(map(self._per_epoch, orders)), list(self._steps)
+
+        def step_bag(number: int, position: int, index: int) -> StepBag:
+            bag = self._numbers[number][index]
+            return StepBag(number, position, bag, self.bags.pool.sizes[bag], self._target(number, index))
+
+        def update(gradients: Mapping[str, Tensor], slots: dict[int, int]) -> None:
+            # all classes reach the same weights
+            self._update(gradients, slots, dict.fromkeys(slots, 0), steps, per_epoch)
+
+        bags = [[step_bag(number, *place) for place in enumerate(order)] for number, order in enumerate(orders)]
+        values, noted = self._long_steps.take(bags, self._bags_per_step, update)
+        return [values[own] for own in noted]
+
+    def _per_epoch(self, order: Sequence[int]) -> int:
+        """The number of steps of an epoch."""
+        return -(-len(order) // self._bags_per_step)
 
     # Which bags
 
@@ -167,6 +195,10 @@ class StackedSteps:
             return (active for _, active in common_steps(lengths))
         return padded_steps(lengths, self._fewest, self._cost)
 
+    def _target(self, number: int, index: int) -> Tensor:
+        """The target of a training bag, 1 x ..., in the memory of the CPU."""
+        return torch.as_tensor(self._targets[number][index : index + 1])
+
     def _turn(self, chosen: Mapping[int, int]) -> Turn:
         """The step of some trainings, each with one of its training bags."""
         count, sizes = len(self.trainers), self.bags.pool.sizes
@@ -176,7 +208,7 @@ class StackedSteps:
         # a training that is only computed because copying the weights of the others takes longer gets any bag
         taken = [(number, chosen[number]) if number in chosen else (someone, chosen[someone]) for number in slots]
         bags = [self._numbers[number][i] for number, i in taken]
-        targets = torch.tensor([[self._labels[number][i]] for number, i in taken], device=self.device)
+        targets = torch.stack([self._target(number, i) for number, i in taken]).to(self.device)
         labels = {number: self._labels[number][i] for number, i in chosen.items()}
         numbers = None if everyone else torch.tensor(slots, device=self.device)
         active = {number: slot for slot, number in enumerate(slots) if number in chosen}
@@ -185,27 +217,44 @@ class StackedSteps:
 
     # One step
 
-    def _step(self, turn: Turn, steps: Sequence[int], per_epoch: Sequence[int]) -> Tensor:
-        """Take a step; return the parts of the losses of all slots, n x P.
-
-        steps: the steps that each training has taken
-        """
+    def _step(self, turn: Turn, steps: list[int], per_epoch: Sequence[int]) -> Tensor:
+        """Take a step; return the parts of the losses of all slots, n x P; steps: see `_update`."""
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
         losses, values, output = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
         gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
-        active = torch.zeros(len(self.trainers), dtype=torch.bool)
-        active[list(turn.active)] = True
-        active = active.to(self.device)
+        active = self._stepping(turn.active)
         if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
             first = torch.tensor([step == 0 for step in steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
-        factors = {number: self.trainers[number].lr_factor(steps[number], per_epoch[number]) for number in turn.active}
-        self._optimizer.step(gradients, turn.active, turn.labels, factors, self.trainers[0].settings.clip_norm)
-        self.stack.move_copies(active)
+        self._update(gradients, turn.active, turn.labels, steps, per_epoch)
         if self.form.has_after_step:
             self._after_step(turn.numbers, features, mask, output, turn.targets, active)
         return values
+
+    def _update(
+        self,
+        gradients: Mapping[str, Tensor],
+        slots: Mapping[int, int],
+        labels: Mapping[int, int],
+        steps: list[int],
+        per_epoch: Sequence[int],
+    ) -> None:
+        """The optimizer step of some trainings; see `RowOptimizer.step`.
+
+        steps: the steps that each training has taken, which are counted here
+        """
+        factors = {number: self.trainers[number].lr_factor(steps[number], per_epoch[number]) for number in slots}
+        self._optimizer.step(gradients, slots, labels, factors, self.trainers[0].settings.clip_norm)
+        self.stack.move_copies(self._stepping(slots))
+        for number in slots:
+            steps[number] += 1
+
+    def _stepping(self, numbers: Iterable[int]) -> Tensor:
+        """R booleans: the trainings that take a step."""
+        active = torch.zeros(len(self.trainers), dtype=torch.bool)
+        active[list(numbers)] = True
+        return active.to(self.device)
 
     def _features(self, turn: Turn) -> tuple[Tensor, Tensor | None]:
         bags = torch.tensor(turn.bags, device=self.device)
@@ -322,7 +371,9 @@ class StackedSteps:
             in_dims = (0, None if mask is None else 0, None)
             return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
-        for bags, padded in self._evaluated([wanted[number] for number in slots]):
+        most_rows = VALUES_AT_ONCE[self.device.type] // self.bags.pool.features.shape[1]
+        own_bags = [sorted(wanted[number]) for number in slots]
+        for bags, padded in similar_lengths(own_bags, self.bags.pool.sizes.__getitem__, self._fewest, most_rows):
             rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
             with self._stacked_arithmetic():
                 features, mask = self.bags.together(
@@ -340,28 +391,6 @@ class StackedSteps:
             for name, value in (trained | fixed).items()
             if name.startswith("model.")
         }
-
-    def _evaluated(self, wanted: Sequence[Sequence[int]]) -> Iterator[tuple[list[list[int]], bool]]:
-        """The bags in tables of one row per training, small enough to be computed together; whether they are padded.
-
-        Where a training has fewer bags than another one, its row is filled up with bags that are computed in vain.
-        """
-        sizes, fewest = self.bags.pool.sizes, self._fewest
-        together: dict[int | None, list[list[int]]] = {}
-        for number, bags in enumerate(wanted):
-            for bag in sorted(bags, key=lambda bag: (-sizes[bag], bag)):
-                length = sizes[bag] if fewest is None or sizes[bag] < fewest else None
-                together.setdefault(length, [[] for _ in wanted])[number].append(bag)
-        for length, lists in together.items():
-            longest = max(lists, key=len)
-            filled = [own + longest[len(own) :] for own in lists]
-            first = 0
-            while first < len(longest):
-                rows = max(sizes[own[first]] for own in filled)
-                width = self.bags.pool.features.shape[1]
-                last = first + max(1, VALUES_AT_ONCE[self.device.type] // (rows * width * len(filled)))
-                yield [own[first:last] for own in filled], length is None
-                first = last
 
     # Setting up
 

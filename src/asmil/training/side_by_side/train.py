@@ -82,7 +82,8 @@ def fit_side_by_side(
 
 def _steps_for(trainer: Trainer) -> type[StackedSteps]:
     """How steps are taken: by kernels of our own on a GPU, where they can be recorded."""
-    if trainer.device.type == "cuda" and HAS_TRITON:
+    one_class_per_step = trainer.task.kind == "classification" and trainer.settings.bags_per_step == 1
+    if trainer.device.type == "cuda" and HAS_TRITON and one_class_per_step:
         from asmil.training.side_by_side.recorded_steps import RecordedSteps
         from asmil.training.side_by_side.table_adam import TableAdam
 
