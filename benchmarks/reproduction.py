@@ -5,11 +5,12 @@
         [--tables TABLE...]
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
+    python benchmarks/reproduction.py --dynamics docs/results/anchor_study --into src/asmil/paper/data/measured
     python benchmarks/reproduction.py --page docs/results/tables_reproduction.md
 
 Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
 are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
-the `all.csv` that a run keeps up to date.
+the `all.csv` that a run keeps up to date. `--dynamics` takes the table `dynamics` from the anchor study.
 """
 
 from __future__ import annotations
@@ -280,6 +281,30 @@ def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE) 
     write_json(into / "about.json", note)
 
 
+STUDY_ROWS = {
+    **{(base, "none"): base for base in ("abmil", "transmil", "dsmil")},
+    **{(base, "anchor + nsf"): f"{base}+anchor+nsf" for base in ("abmil", "transmil", "dsmil")},
+    ("asmil (paper)", "none"): "asmil",
+    ("asmil (paper)", "anchor + nsf"): "asmil+anchor+nsf",
+    ("abmil", "entropy 0.1"): "abmil+entropy",
+    ("abmil", "features 1"): "abmil+features",
+}
+"""Rows of the table `dynamics` by base and term of the anchor study; ASMIL with the preset `paper`."""
+STUDY_METRICS = {"f1": "test_f1", "auc": "test_auc"} | {
+    f"val_{name}": name for name in ("jsd_mean", "jsd_late", "jsd_relative", "effective_share", "ce_end")
+}
+
+
+def dynamics_of(study: Path) -> pd.DataFrame:
+    """The table `dynamics` from the records of the anchor study: attention of validation slides."""
+    results = pd.read_json(study / "results.jsonl", lines=True)
+    about = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    rows = [STUDY_ROWS.get(key) for key in zip(results["base"], results["term"], strict=True)]
+    table = results.assign(cohort="camelyon16-vit_s_ssl", variant=rows, fold=0).rename(columns=STUDY_METRICS)
+    kept = table[table["variant"].notna()][[*IDENTITY, *STUDY_METRICS.values()]]
+    return kept.assign(slides=about["slides"], epochs=about["epochs"]).sort_values(IDENTITY, ignore_index=True)
+
+
 def tables_of(measured: Measured) -> list[str]:
     """Every table with results: our numbers and effects beside the printed ones."""
     return [
@@ -303,9 +328,14 @@ def page_of(measured: Measured) -> str:
     counts: Counter[str] = Counter(one.ruling.verdict for one in found)
     words = ("supported", "not supported", "undecided", "not testable here")
     told = ", ".join(f"{counts[word]} {word}" for word in words)
-    lines += ["## All claims", "", f"{told}. What `asmil claims` prints:", ""]
+    lines += [
+        "## All claims",
+        "",
+        f"{told}. The rules: [paper.md](../paper.md#claims). What `asmil claims` prints:",
+        "",
+    ]
     rows = [
-        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, _linked(one.ruling), _brief(one.ruling.why)]
+        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, _linked(one.ruling), one.ruling.reason]
         for one in found
     ]
     lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
@@ -372,10 +402,6 @@ def _pm(mean: float, sd: float) -> str:
     return text if sd != sd else f"{text} ± {sd:.2g}"
 
 
-def _brief(text: str) -> str:
-    return text if len(text) <= 240 else text[:237] + "..."
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -389,12 +415,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
+    parser.add_argument("--dynamics", type=Path, help="the folder of records of the anchor study")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
     parser.add_argument("--page", type=Path, help="the page whose tables are written from the carried results")
     options = parser.parse_args(arguments)
     if options.gather is not None:
         carry(gathered(options.gather), options.into, options.about)
+        return
+    if options.dynamics is not None:
+        write_text(options.into / "dynamics.csv", dynamics_of(options.dynamics).to_csv(index=False))
         return
     if options.page is not None:
         words = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()
