@@ -33,9 +33,7 @@ from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, wr
 from asmil.experiments.store import results_table
 from asmil.experiments.worker import CohortJob
 from asmil.files import write_json, write_text
-from asmil.paper.claims.listing import rule_all
 from asmil.paper.claims.measured import Measured
-from asmil.paper.claims.ruling import Ruling
 from asmil.paper.comparing import cells, effects
 from asmil.paper.recipes import RECIPES, Recipe, recipe
 from asmil.paper.running import PaperRun
@@ -48,7 +46,9 @@ START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
 DROPPED_COLUMNS = ("status", "error", "run", "preset", "method")
 DIGITS = 5
-BESIDE = Path("docs") / "results" / "reproduction"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+BESIDE = RESULTS / "reproduction"
+CLAIMS = RESULTS / "claims.json"
 MARK = "## Tables\n"
 
 
@@ -324,36 +324,33 @@ def tables_beside(folder: Path = BESIDE) -> list[str]:
 def page_of(measured: Measured) -> str:
     """The tables of docs/results/tables_reproduction.md, and the verdicts on all claims."""
     lines = [MARK, *tables_of(measured), *tables_beside()]
-    found = rule_all(measured)
-    counts: Counter[str] = Counter(one.ruling.verdict for one in found)
+    found = json.loads(CLAIMS.read_text(encoding="utf-8"))
+    counts = Counter(claim["verdict"] for claim in found)
     words = ("supported", "not supported", "undecided", "not testable here")
     told = ", ".join(f"{counts[word]} {word}" for word in words)
-    lines += [
-        "## All claims",
-        "",
-        f"{told}. The rules: [paper.md](../paper.md#claims). What `asmil claims` prints:",
-        "",
-    ]
-    rows = [
-        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, _linked(one.ruling), one.ruling.reason]
-        for one in found
-    ]
+    rules = "[How verdicts are reached](../reproduction.md#how-verdicts-are-reached)"
+    lines += ["## All claims", "", f"{told}. {rules}. `asmil claims --json` writes the record: `{CLAIMS.name}`.", ""]
+    rows = [[f"`{claim['id']}`", claim["claim"], claim["verdict"], _linked(claim), _reason(claim)] for claim in found]
     lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
     return "\n".join(lines)
 
 
-def _linked(ruling: Ruling) -> str:
+def _linked(claim: Mapping[str, str]) -> str:
     """How a claim was decided, with a link to the table of its trainings."""
-    if ruling.how != "run" or not ruling.run:
-        return "–" if ruling.how == "none" else ruling.how
-    return f"[{ruling.how}](#{_anchor(RECIPES[Path(ruling.run).stem])})"
+    if claim["how"] != "run" or not claim["run"]:
+        return "–" if claim["how"] == "none" else claim["how"]
+    return f"[run](#{anchor_of(RECIPES[Path(claim['run']).stem])})"
+
+
+def _reason(claim: Mapping[str, str]) -> str:
+    return f"{claim['why']}. Caveat: {claim['caveat']}" if claim["caveat"] else claim["why"]
 
 
 def _heading(one: Recipe) -> str:
     return f"{one.id}: {one.title}"
 
 
-def _anchor(one: Recipe) -> str:
+def anchor_of(one: Recipe) -> str:
     """The anchor that mkdocs and GitHub give a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", _heading(one)).strip().lower())
 
