@@ -82,18 +82,18 @@ def train_one(job: tuple[Path, Path, str, str, int]) -> dict[str, Any]:
     }
 
 
-def summarize(path: Path) -> None:
-    """Print mean and standard deviation over the seeds, as Markdown."""
+def summary(path: Path) -> str:
+    """Mean and standard deviation over the seeds, as Markdown."""
     results = pd.DataFrame([json.loads(line) for line in path.read_text().splitlines()])
     numbers = ["auc", "f1", "tile_auc", "effective_tiles"]
-    print(f"| cohort | variant | {' | '.join(numbers)} | seeds |")
-    print("| --- " * (len(numbers) + 3) + "|")
+    lines = [f"| cohort | variant | {' | '.join(numbers)} | seeds |", "| --- " * (len(numbers) + 3) + "|"]
     for difficulty in results["difficulty"].unique():
         for variant in VARIANTS:
             rows = results[(results["difficulty"] == difficulty) & (results["variant"] == variant)]
             if len(rows):
                 cells = [f"{rows[n].mean():.3f} ± {rows[n].std():.3f}" for n in numbers]
-                print(f"| {difficulty} | {variant} | {' | '.join(cells)} | {len(rows)} |")
+                lines.append(f"| {difficulty} | {variant} | {' | '.join(cells)} | {len(rows)} |")
+    return "\n".join(lines)
 
 
 def make_cohort(job: tuple[Path, str, int]) -> Path:
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args(arguments)
     if options.summary:
-        summarize(options.out)
+        print(summary(options.out))
         return
     known = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {(row["difficulty"], row["variant"], row["seed"]) for row in known}
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(row, flush=True)
-    summarize(options.out)
+    print(summary(options.out))
 
 
 if __name__ == "__main__":

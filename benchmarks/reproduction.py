@@ -5,11 +5,12 @@
         [--tables TABLE...] [--site-bias 0]
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
+    python benchmarks/reproduction.py --dynamics docs/results/anchor_study --into src/asmil/paper/data/measured
     python benchmarks/reproduction.py --page docs/results/tables_reproduction.md
 
 Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
 are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
-the `all.csv` that a run keeps up to date.
+the `all.csv` that a run keeps up to date. `--dynamics` takes the table `dynamics` from the anchor study.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, wr
 from asmil.experiments.store import results_table
 from asmil.experiments.worker import CohortJob
 from asmil.files import write_json, write_text
-from asmil.paper.claims.listing import rule_all
 from asmil.paper.claims.measured import Measured
-from asmil.paper.claims.ruling import Ruling
 from asmil.paper.comparing import cells, effects
 from asmil.paper.datasets import FORMER_SITE_BIAS, dataset
 from asmil.paper.recipes import RECIPES, Recipe, recipe
@@ -48,7 +47,9 @@ START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
 DROPPED_COLUMNS = ("status", "error", "run", "preset", "method")
 DIGITS = 5
-BESIDE = Path("docs") / "results" / "reproduction"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+BESIDE = RESULTS / "reproduction"
+CLAIMS = RESULTS / "claims.json"
 MARK = "## Tables\n"
 
 
@@ -296,6 +297,30 @@ def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE, 
     write_json(into / "about.json", note)
 
 
+STUDY_ROWS = {
+    **{(base, "none"): base for base in ("abmil", "transmil", "dsmil")},
+    **{(base, "anchor + nsf"): f"{base}+anchor+nsf" for base in ("abmil", "transmil", "dsmil")},
+    ("asmil (paper)", "none"): "asmil",
+    ("asmil (paper)", "anchor + nsf"): "asmil+anchor+nsf",
+    ("abmil", "entropy 0.1"): "abmil+entropy",
+    ("abmil", "features 1"): "abmil+features",
+}
+"""Rows of the table `dynamics` by base and term of the anchor study; ASMIL with the preset `paper`."""
+STUDY_METRICS = {"f1": "test_f1", "auc": "test_auc"} | {
+    f"val_{name}": name for name in ("jsd_mean", "jsd_late", "jsd_relative", "effective_share", "ce_end")
+}
+
+
+def dynamics_of(study: Path) -> pd.DataFrame:
+    """The table `dynamics` from the records of the anchor study: attention of validation slides."""
+    results = pd.read_json(study / "results.jsonl", lines=True)
+    about = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    rows = [STUDY_ROWS.get(key) for key in zip(results["base"], results["term"], strict=True)]
+    table = results.assign(cohort="camelyon16-vit_s_ssl", variant=rows, fold=0).rename(columns=STUDY_METRICS)
+    kept = table[table["variant"].notna()][[*IDENTITY, *STUDY_METRICS.values()]]
+    return kept.assign(slides=about["slides"], epochs=about["epochs"]).sort_values(IDENTITY, ignore_index=True)
+
+
 def tables_of(measured: Measured) -> list[str]:
     """Every table with results: our numbers and effects beside the printed ones."""
     return [
@@ -315,31 +340,33 @@ def tables_beside(folder: Path = BESIDE) -> list[str]:
 def page_of(measured: Measured) -> str:
     """The tables of docs/results/tables_reproduction.md, and the verdicts on all claims."""
     lines = [MARK, *tables_of(measured), *tables_beside()]
-    found = rule_all(measured)
-    counts: Counter[str] = Counter(one.ruling.verdict for one in found)
+    found = json.loads(CLAIMS.read_text(encoding="utf-8"))
+    counts = Counter(claim["verdict"] for claim in found)
     words = ("supported", "not supported", "undecided", "not testable here")
     told = ", ".join(f"{counts[word]} {word}" for word in words)
-    lines += ["## All claims", "", f"{told}. What `asmil claims` prints:", ""]
-    rows = [
-        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, _linked(one.ruling), _brief(one.ruling.why)]
-        for one in found
-    ]
+    rules = "[How verdicts are reached](../reproduction.md#how-verdicts-are-reached)"
+    lines += ["## All claims", "", f"{told}. {rules}. `asmil claims --json` writes the record: `{CLAIMS.name}`.", ""]
+    rows = [[f"`{claim['id']}`", claim["claim"], claim["verdict"], _linked(claim), _reason(claim)] for claim in found]
     lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
     return "\n".join(lines)
 
 
-def _linked(ruling: Ruling) -> str:
+def _linked(claim: Mapping[str, str]) -> str:
     """How a claim was decided, with a link to the table of its trainings."""
-    if ruling.how != "run" or not ruling.run:
-        return "–" if ruling.how == "none" else ruling.how
-    return f"[{ruling.how}](#{_anchor(RECIPES[Path(ruling.run).stem])})"
+    if claim["how"] != "run" or not claim["run"]:
+        return "–" if claim["how"] == "none" else claim["how"]
+    return f"[run](#{anchor_of(RECIPES[Path(claim['run']).stem])})"
+
+
+def _reason(claim: Mapping[str, str]) -> str:
+    return f"{claim['why']}. Caveat: {claim['caveat']}" if claim["caveat"] else claim["why"]
 
 
 def _heading(one: Recipe) -> str:
     return f"{one.id}: {one.title}"
 
 
-def _anchor(one: Recipe) -> str:
+def anchor_of(one: Recipe) -> str:
     """The anchor that mkdocs and GitHub give a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", _heading(one)).strip().lower())
 
@@ -388,10 +415,6 @@ def _pm(mean: float, sd: float) -> str:
     return text if sd != sd else f"{text} ± {sd:.2g}"
 
 
-def _brief(text: str) -> str:
-    return text if len(text) <= 240 else text[:237] + "..."
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -406,12 +429,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
+    parser.add_argument("--dynamics", type=Path, help="the folder of records of the anchor study")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
     parser.add_argument("--page", type=Path, help="the page whose tables are written from the carried results")
     options = parser.parse_args(arguments)
     if options.gather is not None:
         carry(gathered(options.gather), options.into, options.about, site_bias=options.site_bias)
+        return
+    if options.dynamics is not None:
+        write_text(options.into / "dynamics.csv", dynamics_of(options.dynamics).to_csv(index=False))
         return
     if options.page is not None:
         words = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()

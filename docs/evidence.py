@@ -1,23 +1,29 @@
-"""Writes the table of evidence in README.md from the records in docs/results.
+"""Writes the table of evidence in README.md, and pages from their templates, from the records in docs/results.
 
-    python docs/evidence.py            rewrite the table
-    python docs/evidence.py --check    exit with 1 if it is out of date
+    python docs/evidence.py            rewrite them
+    python docs/evidence.py --check    list those that are out of date, and exit with 1 if there are any
 
-Every number of the table is read from a record, which a command of the repository wrote. The table stands between
-`<!-- evidence -->` and `<!-- end -->`.
+Every number is read from a record, which a command of the repository wrote. The table of README.md stands between
+`<!-- evidence -->` and `<!-- end -->`. `docs/templates/NAME.md.jinja` is the template of `docs/NAME.md`; the names that
+it uses are functions of `docs/records.py`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parents[1] / "README.md"
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent / "benchmarks")]
+
+import records  # noqa: E402
+from records import fox, record  # noqa: E402
+
+README = DOCS.parent / "README.md"
 TABLE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_METHODS = {
     "abmil": "ABMIL",
@@ -26,18 +32,50 @@ SHOWN_METHODS = {
     "transmil": "TransMIL",
     "asmil (paper)": "ASMIL",
 }
+TITLES = {"bracs": "BRACS", "camelyon16": "CAMELYON-16", "camelyon17": "CAMELYON-17"}
+WITHOUT_TRAINING = (
+    "no-inference-cost",
+    "cheaper-than-transmil",
+    "inference-latency-memory",
+    "mhim-training-memory",
+    "mhim-training-time",
+    "flops-vs-mhim",
+    "temporal-ensembling-memory",
+    "four-methods-unstable",
+    "gain-bracs",
+    "gain-c17",
+    "gain-c16",
+    "sparse-more-gain",
+    "plug-in-max",
+    "update-gain-units",
+)
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite or check the table; the exit code."""
-    page = README.read_text()
-    current = TABLE.sub(lambda match: f"{match[1]}{table()}{match[2]}", page)
-    if "--check" in arguments:
-        if current != page:
-            print("README.md: the table of evidence is out of date; run python docs/evidence.py")
-        return int(current != page)
-    README.write_text(current)
-    return 0
+    """Rewrite or check the pages; the exit code."""
+    stale = {path: text for path, text in current_pages().items() if path.read_text() != text}
+    for path, text in stale.items():
+        print(f"{path}: {'out of date; run python docs/evidence.py' if '--check' in arguments else 'rewritten'}")
+        if "--check" not in arguments:
+            path.write_text(text)
+    return int(bool(stale) and "--check" in arguments)
+
+
+def current_pages() -> dict[Path, str]:
+    """The text of every page as the records have it now."""
+    readme = TABLE.sub(lambda match: f"{match[1]}{table()}{match[2]}", README.read_text())
+    environment = Environment(
+        loader=FileSystemLoader(DOCS / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {name: each for name, each in vars(records).items() if not name.startswith("_")}
+    environment.globals |= {"titles": TITLES, "without_training": WITHOUT_TRAINING}
+    pages = {
+        DOCS / name.removesuffix(".jinja"): environment.get_template(name) for name in environment.list_templates()
+    }
+    return {README: readme} | {path: template.render() for path, template in pages.items()}
 
 
 def table() -> str:
@@ -54,7 +92,7 @@ def table() -> str:
         ("10,000 short bags in batches of 128 on one H200", short_bags(), "`make bench-gpu`"),
         (
             "the paper's tables, on synthetic stand-ins",
-            "what agrees and what does not",
+            claims(),
             "[reproduction](docs/reproduction.md), `asmil paper`, `asmil claims`",
         ),
         ("the anchor with NSF as a plug-in, synthetic cohort, five seeds", anchor(), "[study](docs/anchor_study.md)"),
@@ -64,9 +102,10 @@ def table() -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def record(name: str) -> Any:
-    """The content of a JSON file of docs/results."""
-    return json.loads((RESULTS / name).read_text())
+def claims() -> str:
+    """How many claims have each verdict."""
+    counts = records.verdicts()
+    return f"of {counts.total()} claims {', '.join(f'{count} {verdict}' for verdict, count in counts.most_common())}"
 
 
 def oracles() -> str:
@@ -122,7 +161,7 @@ def short_bags() -> str:
 def anchor() -> str:
     """Where seeds agree more with the anchor, and what it costs."""
     agreement = {(row["base"], row["term"]): row for row in record("anchor_study/agreement.json")}
-    trainings = [json.loads(line) for line in (RESULTS / "anchor_study/results.jsonl").read_text().splitlines()]
+    trainings = record("anchor_study/results.jsonl")
 
     def mean(base: str, term: str, key: str) -> float:
         return statistics.fmean(row[key] for row in trainings if (row["base"], row["term"]) == (base, term))
@@ -146,13 +185,7 @@ def anchor() -> str:
 
 def classic() -> str:
     """Accuracy on FOX beside the paper's."""
-    report = record("classic.json")
-    ours = [row["mean"] for row in report["results"] if row["set"] == "fox" and row["rule"] == "last"]
-    paper = [sets["fox"][0] for sets in report["paper"]["accuracy"].values()]
-    return (
-        f"{min(ours):.2f} to {max(ours):.2f} on FOX for {len(ours)} methods, where the paper prints "
-        f"{min(paper):.2f} to {max(paper):.2f}"
-    )
+    return f"{fox('results')} on FOX, where the paper prints {fox('paper')}"
 
 
 if __name__ == "__main__":

@@ -95,3 +95,8 @@ def test_rows_that_two_tables_share_are_trained_with_the_same_settings(place, so
         return job.manifest, job.config().model_dump(exclude={"record"})
 
     assert settings(*place) == settings(*source)
+
+
+def test_the_carried_dynamics_are_those_of_the_anchor_study():
+    table = reproduction.dynamics_of(REPOSITORY / "docs" / "results" / "anchor_study")
+    pd.testing.assert_frame_equal(table, Measured().results("dynamics"))

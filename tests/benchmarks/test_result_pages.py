@@ -1,6 +1,8 @@
 """Pages with measured numbers hold exactly the tables that the benchmarks print of the stored results."""
 
 import json
+from itertools import groupby
+from operator import itemgetter
 
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import anchor_cost
 import anchor_study
 import anchor_study_report
+import asmil_settings
 import encoding_speed
 import growth
 import pack_speed
@@ -17,22 +20,30 @@ import recording_cost
 import reproduction
 import survival_recovery
 import tissue_speed
+from asmil.paper.claims.listing import claims, rule
 from asmil.paper.claims.measured import Measured
 from shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 
 
-def rows(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("|")]
+def tables_in(text: str) -> list[list[str]]:
+    """The lines of every table."""
+    lines = [(line.startswith("|"), line) for line in text.splitlines()]
+    return [[line for _, line in group] for is_table, group in groupby(lines, key=itemgetter(0)) if is_table]
 
 
-def assert_page_has(page: str, *tables: str) -> None:
-    lines = set((DOCS / page).read_text().splitlines())
-    for table in tables:
-        assert len(rows(table)) > 2
-        missing = [row for row in rows(table) if row not in lines]
-        assert not missing, f"docs/{page} lacks {missing[:2]}"
+def assert_page_has(page: str, *texts: str) -> None:
+    """Every table of the texts is on the page, line for line."""
+    on_page = tables_in((DOCS / page).read_text())
+    for table in (table for text in texts for table in tables_in(text)):
+        assert table in on_page, f"docs/{page} lacks the table with the head {table[0]}"
+
+
+def assert_page_ends_with(page: str, text: str) -> None:
+    """All tables from the first one of the text on are those of the text."""
+    tables = tables_in(text)
+    assert tables_in((DOCS / page).read_text())[-len(tables) :] == tables
 
 
 @pytest.mark.parametrize("folder", ["anchor_study", "anchor_study_constant"])
@@ -85,9 +96,27 @@ def test_the_recovered_risk():
 
 
 def test_the_reproduction():
-    assert_page_has("results/tables_reproduction.md", "\n".join(reproduction.tables_of(Measured())))
+    page = (DOCS / "results" / "tables_reproduction.md").read_text()
+    assert page.partition(reproduction.MARK)[2] == reproduction.page_of(Measured()).partition(reproduction.MARK)[2]
+
+
+def test_the_record_of_verdicts_is_that_of_the_rules():
+    recorded = {claim["id"]: claim for claim in stored("claims")}
+    measured = Measured()
+    assert list(recorded) == [claim.id for claim in claims()]
+    for claim in claims():
+        ruling = rule(claim, measured)
+        known = recorded[claim.id]
+        assert (ruling.verdict, ruling.how, ruling.caveat) == (known["verdict"], known["how"], known["caveat"]), (
+            claim.id
+        )
+        assert ruling.why == known["why"] or ruling.how == "mathematics", claim.id
 
 
 def test_the_preset_study():
     results, agreement = preset_study.read_folders([DOCS / "results" / "preset_study"])
-    assert_page_has("preset_study.md", preset_study.page_of(results, agreement, ""))
+    assert_page_ends_with("preset_study.md", preset_study.page_of(results, agreement, ""))
+
+
+def test_the_settings_of_asmil():
+    assert_page_ends_with("asmil_settings.md", asmil_settings.summary(DOCS / "results" / "asmil_settings.jsonl"))

@@ -18,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asmil.attention.affine import cohort_dependence
 from asmil.attention.anchor import Anchor
-from asmil.attention.normalizers import Normalizer
 from asmil.classic.bag_set import BagSet, make_bag_set
 from asmil.classic.jobs import JOBS, Job, run_jobs
 from asmil.classic.reading import find_sets, read_set
@@ -168,15 +167,13 @@ def cost_bag() -> Bag:
     return Bag(torch.randn(TILES, WIDTH, generator=draw), coords, id="cost")
 
 
-def step_milliseconds(
-    method: str, anchor: bool, repeats: int, normalizer: str | Normalizer = "nsf"
-) -> tuple[float, float]:
+def step_milliseconds(method: str, anchor: bool, repeats: int) -> tuple[float, float]:
     """Median milliseconds of a training step and of an inference pass on one bag, on the CPU or a GPU."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = cost_model(method).to(device)
     bag = model.prepare(cost_bag()).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    held = Anchor(copy.deepcopy(model), normalizer=normalizer).to(device) if anchor else None
+    held = Anchor(copy.deepcopy(model), normalizer="nsf").to(device) if anchor else None
     target = torch.tensor([1], device=device)
 
     def step() -> None:

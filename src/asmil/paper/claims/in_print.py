@@ -8,6 +8,7 @@ from functools import partial
 
 from asmil.paper.claims.ruling import Ruling, ruled
 from asmil.paper.printed import printed_table
+from asmil.paper.recipes import RECIPES
 
 _ruled = partial(ruled, "print")
 
@@ -42,9 +43,20 @@ def gain_camelyon16() -> Ruling:
 
 
 def more_gain_where_sparse() -> Ruling:
-    """The gain is larger where tumor is sparse."""
-    sparse, dense = (mine - best for mine, best, _ in (_vit("camelyon16_f1"), _vit("bracs_f1")))
-    return _ruled(sparse > dense, f"lead in F1: CAMELYON-16 (sparse) {sparse:+.3f}, BRACS {dense:+.3f}")
+    """The gain is larger on CAMELYON-16 and on CAMELYON-17, where tumor is sparse, than on BRACS; partly: undecided."""
+    leads = {}
+    for dataset in ("bracs", "camelyon16", "camelyon17"):
+        pairs = (_vit(f"{dataset}_{metric}") for metric in ("f1", "auc"))
+        leads[dataset] = [mine - best for mine, best, _ in pairs]
+    larger = [
+        lead > dense
+        for name in leads
+        if name != "bracs"
+        for lead, dense in zip(leads[name], leads["bracs"], strict=True)
+    ]
+    listed = ", ".join(f"{dataset} {f1:+.3f} and {auc:+.3f}" for dataset, (f1, auc) in leads.items())
+    why = f"lead in F1 and AUC: {listed}; {sum(larger)} of {len(larger)} larger than on BRACS"
+    return Ruling("undecided", "print", why) if any(larger) and not all(larger) else _ruled(all(larger), why)
 
 
 def largest_plug_in_gain() -> Ruling:
@@ -109,13 +121,13 @@ def classic_wins() -> Ruling:
     """ASMIL is above all baselines on 4 of 5 classic sets."""
     table = printed_table("classic")
     wins = sum(mine > best for mine, best, _ in (table.best_other(column.key) for column in table.columns))
-    return _ruled(wins >= 4, f"above all others on {wins} sets in print; near 0.95 on FOX needs the label as input")
+    why = f"above all others on {wins} sets in print; inferred: accuracy near 0.95 on FOX needs the label as input"
+    return _ruled(wins >= 4, why)
 
 
 def flops_against_mhim() -> Ruling:
     """ASMIL's operations are lower than or like MHIM's."""
-    table = printed_table("cost")
-    mine, theirs = (table.value("infer_flops", method=method) for method in ("asmil", "mhim"))
+    mine, theirs = _costs("infer_flops", "mhim")
     return _ruled(mine <= 1.05 * theirs, f"asmil {mine:g} M, mhim {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more")
 
 
@@ -133,34 +145,48 @@ def training_overhead() -> Ruling:
     return _ruled(fits, "; ".join(details))
 
 
-def competitive_resnet() -> Ruling:
-    """ASMIL is best or second with ResNet-18 features."""
-    table = printed_table("subtyping")
-    ranks = []
-    for column in table.columns:
-        values = [row.values[column.key][0] for row in table.rows if row.about["backbone"] == "resnet18_imagenet"]
-        mine = table.value(column.key, method="asmil", backbone="resnet18_imagenet")
-        ranks.append(1 + sum(value > mine for value in values))
-    return _ruled(max(ranks) <= 2, f"ranks in print: {', '.join(map(str, ranks))}; not run here")
+def four_unstable_methods() -> Ruling:
+    """The attention of four methods is unstable."""
+    shown = dict.fromkeys(row.method for row in RECIPES["dynamics"].rows if row.method != "asmil")
+    return _ruled(len(shown) >= 4, f"the figures of attention over epochs show {len(shown)}: {', '.join(shown)}")
 
 
-def survival_best() -> Ruling:
-    """ASMIL has the best mean C-index."""
-    table = printed_table("survival")
-    means = {row.about["method"]: sum(v[0] for v in row.values.values()) / len(row.values) for row in table.rows}
-    mine = means.pop("asmil")
-    best = max(means, key=lambda method: means[method])
-    why = f"printed means: asmil {mine:.4f}, {best} {means[best]:.4f}, a lead below every sd; not run here"
-    return _ruled(mine > means[best], why)
+def training_time_against_mhim() -> Ruling:
+    """ASMIL trains in less than half of MHIM's time."""
+    mine, theirs = _costs("train_time", "mhim")
+    return _ruled(mine < theirs / 2, f"printed {mine:g} and {theirs:g} s per epoch, {theirs / mine:.2f} times")
 
 
-WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {
-    "competitive-resnet": competitive_resnet,
-    "survival-best": survival_best,
-}
-"""Rules for rankings that were not run: whether the printed table supports the claim."""
+def latency_and_memory() -> Ruling:
+    """Inference takes 29.2 percent less time and 20.3 percent less memory than TransMIL's."""
+    quoted = {"infer_time": 29.2, "infer_memory": 20.3}
+    saved = {}
+    for key in quoted:
+        mine, theirs = _costs(key, "transmil")
+        saved[key] = round(100 * (1 - mine / theirs), 1)
+    why = f"the table gives {saved['infer_time']} % less time and {saved['infer_memory']} % less memory"
+    return _ruled(saved == quoted, why)
+
+
+def _costs(key: str, other: str) -> tuple[float, float]:
+    table = printed_table("cost")
+    return table.value(key, method="asmil"), table.value(key, method=other)
+
+
+def update_gain_units() -> Ruling:
+    """Moving the anchor after every batch gains 3.9 percent in F1 and 4.9 percent in AUC on BRACS, in one unit."""
+    table = printed_table("update")
+    quoted, points, relative = (3.9, 4.9), [], []
+    for key in ("bracs_f1", "bracs_auc"):
+        batch, epoch = (table.value(key, update=update) for update in ("batch", "epoch"))
+        points.append(round(100 * (batch - epoch), 1))
+        relative.append(round(100 * (batch / epoch - 1), 1))
+    why = f"F1 and AUC rise by {points[0]} and {points[1]} points, or by {relative[0]} and {relative[1]} %"
+    return _ruled(quoted in (tuple(points), tuple(relative)), why)
+
 
 RULES: dict[str, Callable[[], Ruling]] = {
+    "four-methods-unstable": four_unstable_methods,
     "gain-bracs": gain_bracs,
     "gain-c17": gain_camelyon17,
     "gain-c16": gain_camelyon16,
@@ -173,4 +199,7 @@ RULES: dict[str, Callable[[], Ruling]] = {
     "classic-4-of-5": classic_wins,
     "flops-vs-mhim": flops_against_mhim,
     "anchor-train-overhead": training_overhead,
+    "mhim-training-time": training_time_against_mhim,
+    "inference-latency-memory": latency_and_memory,
+    "update-gain-units": update_gain_units,
 }

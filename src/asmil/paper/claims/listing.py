@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.measured import Measured
 from asmil.paper.claims.ruling import Ruling
+from asmil.paper.recipes import RECIPES
 from asmil.settings.config import Settings
 from asmil.settings.documents import parse_yaml, validated
 
@@ -17,7 +18,8 @@ class Claim(Settings):
     """A claim of the paper.
 
     where: in the paper; expected: what a test of it should find
-    compare, lead: the trainings that decide it; ruling: of a claim that nothing here decides
+    compare: the trainings that decide it; ruling: of a claim that nothing here decides
+    substitute: how the measurement differs from the paper's own, so that it cannot decide the claim
     """
 
     id: str
@@ -25,8 +27,8 @@ class Claim(Settings):
     where: str
     expected: str
     compare: runs.Comparison | None = None
-    lead: runs.Lead | None = None
     ruling: Ruling | None = None
+    substitute: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,30 @@ def claims() -> tuple[Claim, ...]:
 
 
 def rule(claim: Claim, measured: Measured) -> Ruling:
-    """Decide one claim."""
+    """Decide one claim; a measurement that is not the paper's own leaves it undecided."""
+    ruling = _measured_ruling(claim, measured)
+    if claim.substitute is None:
+        return ruling
+    points = f"points to {ruling.verdict!r}, " if ruling.decided else ""
+    return replace(ruling, verdict="undecided", why=f"{points}by a substitute ({claim.substitute}): {ruling.why}")
+
+
+def _measured_ruling(claim: Claim, measured: Measured) -> Ruling:
     if claim.ruling is not None:
         return claim.ruling
     for rules in (mathematics.RULES, in_print.RULES, counts.RULES):
         if claim.id in rules:
             return rules[claim.id]()
-    rule_by_runs = claim.compare or claim.lead
-    table, decide = (rule_by_runs.table, rule_by_runs.decide) if rule_by_runs else runs.RULES[claim.id]
+    compare = claim.compare
+    table, decide = (compare.table, compare.decide) if compare else runs.RULES[claim.id]
     try:
-        if measured.has(table):
-            return decide(measured)
-        missing = f"no results of `asmil paper {table}` yet"
+        if not measured.has(table):
+            raise runs.Missing(f"no results of `asmil paper {table}` yet")
+        ruling = decide(measured)
     except runs.Missing as error:
-        missing = str(error)
-    otherwise = {**in_print.WITHOUT_RUNS, **counts.WITHOUT_RUNS}.get(claim.id)
-    return Ruling("undecided", "run", missing, measured.where(table)) if otherwise is None else otherwise()
+        return Ruling("undecided", "run", str(error), measured.where(table))
+    datasets = (compare.datasets if compare else ()) or RECIPES[table].datasets
+    return replace(ruling, caveat=measured.caveat(table, datasets))
 
 
 def rule_all(measured: Measured) -> list[Ruled]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
@@ -13,7 +15,11 @@ from asmil.errors import AsmilError
 from asmil.settings.documents import read_json
 
 BUNDLED = "data/measured"
-"""In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made."""
+"""In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made.
+
+`caveats` in `about.json`: by data set, what limits all results on its stand-in.
+"""
+_PREFIX = f"asmil/paper/{BUNDLED}/"
 _Source = tuple[str, pd.DataFrame]
 """The folder or file of results, and the results."""
 
@@ -34,6 +40,14 @@ class Measured:
         """The folder or the bundled file of a table."""
         return self._sources[table][0] if self.has(table) else ""
 
+    def caveat(self, table: str, datasets: Collection[str]) -> str:
+        """What limits the bundled results of a table on these data sets; empty for results of the user."""
+        if not self.where(table).startswith(_PREFIX):
+            return ""
+        known = json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text(encoding="utf-8"))["caveats"]
+        used = [name for name in datasets if self.results(table)["cohort"].str.startswith(f"{name}-").any()]
+        return "; ".join(dict.fromkeys(known[name] for name in used if name in known))
+
 
 def _bundled() -> dict[str, _Source]:
     folder = files("asmil.paper").joinpath(BUNDLED)
@@ -44,7 +58,7 @@ def _bundled() -> dict[str, _Source]:
         if entry.name.endswith(".csv"):
             table = entry.name.removesuffix(".csv")
             results = pd.read_csv(StringIO(entry.read_text(encoding="utf-8")))
-            sources[table] = (f"asmil/paper/{BUNDLED}/{entry.name}", results)
+            sources[table] = (f"{_PREFIX}{entry.name}", results)
     return sources
 
 

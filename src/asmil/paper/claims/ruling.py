@@ -14,18 +14,24 @@ class Ruling:
     """What was decided about a claim.
 
     how: by mathematics (property tests), by arithmetic on printed numbers, by counting, or by trainings
-    why: the numbers behind it; run: the folder or file of the trainings
+    why: the numbers behind it; run: the folder or file of the trainings; caveat: what limits these trainings
     """
 
     verdict: Verdict
     how: How
     why: str
     run: str = ""
+    caveat: str = ""
 
     @property
     def decided(self) -> bool:
         """Whether the claim is supported or not."""
         return self.verdict in ("supported", "not supported")
+
+    @property
+    def reason(self) -> str:
+        """Why, with the caveat."""
+        return f"{self.why}. Caveat: {self.caveat}" if self.caveat else self.why
 
 
 def ruled(how: How, supported: bool, why: str, run: str = "") -> Ruling:
