@@ -13,6 +13,7 @@ import anchor_study_report
 import asmil_settings
 import encoding_speed
 import growth
+import method_speed
 import pack_speed
 import preset_study
 import reading_speed
@@ -62,6 +63,16 @@ def test_the_cost_of_the_anchor(device, sizes):
     tables.append(anchor_cost.normalizer_table(found["normalizers"]))
     assert_page_has("results/tables_anchor_cost.md", *tables)
     assert_page_has("anchor_cost.md", anchor_cost.paper_table(found["paper"]))
+
+
+def test_the_cost_of_the_anchor_for_newer_methods():
+    found = stored("anchor_cost_cpu_neoverse")
+    assert_page_has("results/tables_anchor_cost.md", anchor_cost.method_table(found["methods"]))
+
+
+def test_the_cost_of_newer_methods():
+    found = stored("method_speed_cpu_neoverse")
+    assert_page_has("results/tables_performance.md", method_speed.table(found["results"]))
 
 
 def test_the_cost_of_recording():

@@ -25,5 +25,5 @@ def test_a_method_of_a_user_has_neither():
     assert guide.evidence_of("mine") == guide.NOT_MEASURED
 
 
-def test_ratios_have_two_digits():
-    assert [guide.factor(ratio) for ratio in (0.42, 9.2, 23.4, None)] == ["0.4x", "9.2x", "23x", ""]
+def test_ratios_have_few_digits():
+    assert [guide.factor(ratio) for ratio in (0.038, 0.42, 9.2, 23.4, None)] == ["0.04x", "0.4x", "9.2x", "23x", ""]

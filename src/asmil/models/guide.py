@@ -20,7 +20,7 @@ NOT_MEASURED = "not measured on real cohorts yet"
 
 @dataclass(frozen=True)
 class Situation:
-    """What a user has, the methods to try, and why."""
+    """What a user has or wants, the methods to try, and why."""
 
     have: str
     methods: Sequence[str]
@@ -34,11 +34,13 @@ SITUATIONS = (
     Situation("over 50,000 tiles per slide", ("simlp", "abmil", "asmil"), "slides are read in chunks"),
     Situation("coordinates of the tiles", ("sm_abmil", "patch_gcn", "mamba_mil"), "neighbors count"),
     Situation("no coordinates", ("abmil", "wikg", "transmil"), "similar tiles, or their order, replace neighbors"),
-    Situation("survival times", ("abmil", "simple_mil", "deepattnmisl"), "with --preset survival or official"),
+    Situation("survival times", ("abmil", "simple_mil", "deepattnmisl"), "--preset survival; deepattnmisl: official"),
     Situation("labels or values, not classes", ("simlp", "abmil"), "no term of their loss needs a class"),
-    Situation("maps that add up to the result", ("additive_mil", "simlp", "caprmil"), "contributions, with a sign"),
-    Situation("need of an uncertainty", ("simple_mil",), "its windows of channels disagree where it is unsure"),
-    Situation("need of steady attention", ("asmil",), "an anchor holds it; other methods: --set anchor.normalizer=nsf"),
+    Situation("a use for maps that add up", ("additive_mil", "simlp", "caprmil"), "contributions, with a sign"),
+    Situation("a use for uncertainties", ("simple_mil",), "its windows of channels disagree where it is unsure"),
+    Situation(
+        "a use for steady attention", ("asmil",), "an anchor holds it; other methods: --set anchor.normalizer=nsf"
+    ),
 )
 
 
@@ -91,8 +93,10 @@ def units() -> str:
 
 
 def factor(ratio: float | None) -> str:
-    """A ratio with about two digits, such as 0.4x or 23x; empty if unknown."""
-    return "" if ratio is None else f"{ratio:.{0 if ratio >= 9.5 else 1}f}x"
+    """A ratio with one or two digits, such as 0.04x, 2.6x or 23x; empty if unknown."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.{0 if ratio >= 9.5 else 1 if ratio >= 0.095 else 2}f}x"
 
 
 def _with_cost(name: str) -> str:
