@@ -38,10 +38,10 @@ class TableAdam:
         return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
     def states(self, block: int, number: int) -> dict[str, dict[str, Tensor]]:
-        """The state of each parameter of a block in a training, as views."""
+        """The state of each parameter of a block in a training; the moments are views."""
         moments = {key: self._blocks[block].split(value[number]) for key, value in self._moments[block].items()}
         return {
-            name: {"step": self.counts[block, number], **{key: parts[name] for key, parts in moments.items()}}
+            name: {"step": self.counts[block, number].clone(), **{key: parts[name] for key, parts in moments.items()}}
             for name in self._blocks[block].shapes
         }
 
