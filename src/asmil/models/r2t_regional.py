@@ -39,7 +39,7 @@ class Epeg(nn.Module):
         batch, tokens, heads, width = queries.shape
         middle = self.weight.shape[2] // 2
         residual = torch.zeros_like(self.weight)
-        residual[:, :, middle] = 1
+        residual[:, :, middle].fill_(1)
         # One channel for each column of each head, channels last: the layout that depth-wise convolution is fast in.
         kernels = (self.weight + residual).repeat_interleave(width, dim=0)
         images = queries.reshape(batch, tokens, 1, heads * width).permute(0, 3, 1, 2)

@@ -48,7 +48,7 @@ def recorded_steps(monkeypatch):
     monkeypatch.setattr(side_by_side_train, "_steps_for", lambda trainer: RecordedSteps)
 
 
-def make_parts(lengths=(1, 5, 2, 7, 5, 12, 3, 16), bags=None):
+def make_parts(lengths=(1, 5, 2, 5, 12, 16)):
     draw = np.random.default_rng(0)
     bags = [Bag(torch.from_numpy(draw.normal(size=(size, WIDTH)).astype(np.float32))) for size in lengths]
     labels = np.arange(len(bags)) % 2
@@ -73,7 +73,13 @@ def predicted(trainers, parts):
     return [trainer.predict(part.bags) for trainer, part in zip(trainers, parts, strict=True)]
 
 
-@pytest.mark.parametrize("method", sorted(SMALL))
+@pytest.mark.parametrize(
+    "method",
+    [
+        "mean_pooling",
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in sorted(SMALL) if name != "mean_pooling"),
+    ],
+)
 def test_recorded_steps_are_those_of_one_training(method):
     """Without chance: the random numbers are others."""
     config, parts = settings(method, WITHOUT_CHANCE.get(method)), make_parts()
@@ -85,6 +91,7 @@ def test_recorded_steps_are_those_of_one_training(method):
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.heavy
 def test_few_slots_at_a_time(monkeypatch):
     """Bags that cannot be padded: the weights of those who share a length are gathered, the others wait."""
     from asmil.training.side_by_side import recorded_steps
@@ -93,6 +100,7 @@ def test_few_slots_at_a_time(monkeypatch):
     test_recorded_steps_are_those_of_one_training("transmil")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "sections",
     [
@@ -112,6 +120,7 @@ def test_settings_are_honored(sections):
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["clam_sb", "transmil"])
 def test_who_else_trains_changes_no_random_number(method):
     config, parts = settings(method), make_parts()
@@ -122,6 +131,7 @@ def test_who_else_trains_changes_no_random_number(method):
     assert not torch.allclose(everyone[0].predict(parts[0].bags), everyone[1].predict(parts[0].bags))
 
 
+@pytest.mark.heavy
 def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, monkeypatch):
     from asmil.training.side_by_side.recorded_steps import RecordedSteps
 

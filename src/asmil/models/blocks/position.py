@@ -70,5 +70,5 @@ class PyramidPosition(nn.Module):
             biases.append(convolution.bias)
         weight = torch.stack(weights).sum(dim=0)
         identity = torch.zeros_like(weight[0])
-        identity[0, SIZES[0] // 2, SIZES[0] // 2] = 1
+        identity[0, SIZES[0] // 2, SIZES[0] // 2].fill_(1)  # an assignment would copy the number from the CPU
         return weight + identity, torch.stack(biases).sum(dim=0)

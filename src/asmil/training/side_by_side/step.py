@@ -124,8 +124,9 @@ class StackedSteps:
             trainer.epoch_order(part) if trainer in due else []
             for trainer, part in zip(self.trainers, self.train, strict=True)
         ]
-        for known in (*self._predicted, *self._described):
-            known.clear()
+        for predicted, described in zip(self._predicted, self._described, strict=True):
+            predicted.clear()
+            described.clear()
         self.form.train()
         with self._training_arithmetic():
             losses = self._take_steps(orders) if self._bags_per_step == 1 else self._take_long_steps(orders)
