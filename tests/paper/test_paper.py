@@ -72,6 +72,19 @@ def test_a_stand_in_has_the_shape_of_its_data_set(name):
         assert len({plan.site for plan in plans if plan.split == "test"}) == one.test_sites
 
 
+def test_stand_ins_have_the_site_bias_that_is_asked_for_and_folders_are_of_one(tmp_path):
+    asked = {"rows": ("anchor+drop",), "seeds": 1, "epochs": 1}
+    run = PaperRun(recipe("components"), tmp_path, "quick", site_bias=0.3, **asked)
+    assert {sweep.cohorts[name].synthetic.site_bias for sweep in run.sweeps() for name in sweep.cohorts} == {0.3}
+    unbiased = PaperRun(recipe("components"), tmp_path, "quick", **asked)
+    assert {sweep.cohorts[name].synthetic.site_bias for sweep in unbiased.sweeps() for name in sweep.cohorts} == {0.0}
+    assert "site bias 0.3" in paper_document(run, run.results()).about
+    noted = {name: value for name, value in unbiased.about().items() if name != "site_bias"}  # as earlier versions did
+    (tmp_path / "paper.yaml").write_text(yaml.safe_dump(noted))
+    with pytest.raises(AsmilError, match="site_bias"):
+        list(unbiased.run(InlineEngine(), on_gpu=False))
+
+
 def test_a_table_runs_end_to_end_and_says_that_it_is_synthetic(tmp_path):
     run = PaperRun(
         recipe("components"), tmp_path / "out", "quick", rows=("anchor+nsf+drop", "anchor+drop"), seeds=2, epochs=1

@@ -56,7 +56,10 @@ def plan_grid(downloads: Downloads) -> CohortPlan:
 
 def _plan(downloads: Downloads, side_px: int, tiling: Tiling) -> CohortPlan:
     names = [f"img{number}" for number in range(1, IMAGES + 1)]
-    images = {name: decode_picture(downloads.need(f"{name}.png", f"{name}.bmp")) for name in names}
+    images = {
+        name: decode_picture(downloads.need(f"{name}.png", f"{name}.bmp")).astype(np.uint8, copy=False)
+        for name in names
+    }
     nuclei = read_nuclei(downloads, names)
     by_image = dict(list(nuclei.groupby("image")))
     tiles = {name: tiling(image, by_image.get(name, nuclei[:0])) for name, image in images.items()}

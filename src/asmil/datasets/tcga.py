@@ -115,7 +115,7 @@ def read_subtypes(downloads: Downloads, name: str) -> pd.DataFrame:
         table = table[table["label"].isin(SUBTYPES[name])]
     else:
         table = _read_csv(path, ("slide", "patient", "label", "age", "is_female"))
-    mutations = [column for column in table if column.endswith("_mut")]
+    mutations = [column for column in map(str, table.columns) if column.endswith("_mut")]
     return _with_site(table)[["slide", "patient", "label", "site", "age", "is_female", *mutations]]
 
 

@@ -90,6 +90,17 @@ def test_a_table_of_tiles(tmp_path, suffix):
     assert truth.tumor("002", FRAME) is None
 
 
+def test_the_truth_of_tiles_that_overlap_is_that_of_their_rows(tmp_path):
+    coords = np.array([[0, 0], [100, 0], [512, 256]])
+    pd.DataFrame({"slide": "a", "x": coords[:, 0], "y": coords[:, 1], "tumor": [True, False, False]}).to_csv(
+        tmp_path / "truth.csv", index=False
+    )
+    truth = TileTruth(tmp_path / "truth.csv")
+    assert truth.tiles("a", replace(FRAME, coords=coords[::-1])).tolist() == [False, False, True]
+    assert truth.tiles("a", replace(FRAME, coords=coords + 1)) is None
+    assert truth.tiles("b", FRAME) is None
+
+
 def test_tables_that_cannot_be_used(tmp_path):
     for name, text, named in (
         ("a.csv", "slide,x,y\ns,1,2\n", "columns tumor"),

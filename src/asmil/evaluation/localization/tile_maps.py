@@ -200,7 +200,7 @@ class TileTruth:
         if rows is None:
             return None
         stated = rows["tumor"].astype(bool).groupby([rows["x"], rows["y"]]).any()
-        known = stated.reindex(pd.MultiIndex.from_arrays(frame.coords.T))
+        known = stated.reindex(pd.MultiIndex.from_arrays([frame.coords[:, 0], frame.coords[:, 1]]))
         return None if known.isna().any() else known.to_numpy(dtype=bool)
 
     def notes(self) -> Iterator[str]:
