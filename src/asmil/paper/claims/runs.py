@@ -100,7 +100,7 @@ def _paired(
     for dataset in datasets or RECIPES[table].datasets:
         mine, theirs = (seed_values(results, _row(table, name), dataset, metric) for name in (row, other))
         if _is_ratio(metric):
-            mine, theirs = np.log(mine), np.log(theirs)
+            mine, theirs = (values[values > 0].map(math.log) for values in (mine, theirs))
         difference = (mine - theirs).dropna()
         if len(difference):
             differences.append(difference)
@@ -132,8 +132,8 @@ def pooled(
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
     """The differences with Holm's p-values; one that has no p-value (a single seed) keeps none and counts for none."""
     tested = [difference for difference in differences if not math.isnan(difference.p)]
-    adjusted = iter(holm([difference.p for difference in tested]) if tested else [])
-    return [d if math.isnan(d.p) else replace(d, p=float(next(adjusted))) for d in differences]
+    adjusted = iter(holm([difference.p for difference in tested]).tolist() if tested else ())
+    return [d if math.isnan(d.p) else replace(d, p=next(adjusted)) for d in differences]
 
 
 def mean_of(measured: Measured, table: str, row: str, metric: str) -> float:
