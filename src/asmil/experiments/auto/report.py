@@ -245,8 +245,9 @@ def _design(search: Search, result: SearchResult) -> Iterator[Block]:
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
         f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}"
-        f"{halving if rungs > 1 else ''}. The winner, the best attention method, mean pooling and the linear probe were "
-        "then trained on all these patients and tested on the others. The same choice on all patients named the method."
+        f"{halving if rungs > 1 else ''}. The winner, the best attention method, mean pooling and the linear probe "
+        "were then trained on all these patients and tested on the others. The same choice on all patients named the "
+        "method."
     )
     epochs = {search.candidates[name].config(search.common, share).training.epochs for name in plan.candidates}
     spread = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{min(epochs)}"
