@@ -31,6 +31,8 @@ from asmil.reporting.formats import (
 
 PAGE = "auto.html"
 BUNDLE = "bundle"
+EXCEEDED = 1.15
+"""A search that takes longer than this times its budget says so."""
 OUTER_TITLES = {"procedure": "whole procedure", "attention": "best attention method"}
 
 
@@ -66,7 +68,12 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
 
 
 def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[str]:
-    warnings = list(result.notes)
+    warnings, budget = list(result.notes), search.budget
+    if budget.spent > EXCEEDED * budget.seconds:
+        warnings.append(
+            f"The search took {format_duration(budget.spent)}, longer than its budget of "
+            f"{format_duration(budget.seconds)}: tests and final model were slower than the trial promised."
+        )
     if findings.is_unstable:
         others = Counter(str(search.candidates[name]) for name in result.methods["procedure"])
         named = ", ".join(f"{name} in {format_count(count, 'fold')}" for name, count in others.most_common())
