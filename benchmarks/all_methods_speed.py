@@ -1,10 +1,10 @@
 """How long `asmil train` takes for every method on one cohort, with all folds and seeds.
 
-    python benchmarks/all_methods_speed.py cohorts/brca/cohort.csv --folds 10 --seeds 5 --epochs 20 --timeout 60
+    python benchmarks/all_methods_speed.py cohorts/brca/cohort.csv --folds 10 --seeds 5 --epochs 20 --at-once 4
 
-Each method is one command in a process of its own. The table lists its executor, the seconds of its steps and of the
-whole command (`--profile`). A method that does not end within `--timeout` seconds is stopped, and the time it would
-have taken is estimated from the epochs that it has finished.
+Each method is one command in a process of its own; `--at-once` of them run at the same time. The table lists its
+executor, the seconds of its steps and of the whole command (`--profile`). A method that does not end within `--timeout`
+seconds is stopped, and the time it would have taken is estimated from the epochs that it has finished.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,11 @@ def measure(method: str, options: argparse.Namespace, folder: Path) -> dict[str,
     return result | {"projected": seconds / share if share else None}
 
 
+def measured(method: str, options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return measure(method, options, Path(folder) / "run")
+
+
 def row(result: dict[str, Any]) -> list[str]:
     steps, whole = "", f"{result['seconds']:.1f}"
     if "error" in result:
@@ -71,15 +77,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each method")
+    parser.add_argument("--at-once", type=int, default=1, help="methods at the same time")
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
     options = parser.parse_args()
-    results = []
-    for method in options.methods:
-        with tempfile.TemporaryDirectory() as folder:
-            results.append(measure(method, options, Path(folder) / "run"))
-        print(json.dumps(results[-1]), flush=True)
-        if options.out:
-            write_json(options.out, {"command": " ".join(sys.argv), "results": results})
+    results, started = [], time.monotonic()
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for ended in as_completed([pool.submit(measured, method, options) for method in options.methods]):
+            results.append(ended.result())
+            print(json.dumps(results[-1]), flush=True)
+            if options.out:
+                command, seconds = " ".join(sys.argv), time.monotonic() - started
+                write_json(options.out, {"command": command, "seconds": seconds, "results": results})
     print(markdown_table(["method", "executor", "steps, s", "in all, s"], [row(result) for result in results]))
 
 

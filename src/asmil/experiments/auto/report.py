@@ -31,6 +31,8 @@ from asmil.reporting.formats import (
 
 PAGE = "auto.html"
 BUNDLE = "bundle"
+EXCEEDED = 1.15
+"""A search that takes longer than this times its budget says so."""
 OUTER_TITLES = {"procedure": "whole procedure", "attention": "best attention method"}
 
 
@@ -66,7 +68,12 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
 
 
 def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[str]:
-    warnings = list(result.notes)
+    warnings, budget = list(result.notes), search.budget
+    if budget.spent > EXCEEDED * budget.seconds:
+        warnings.append(
+            f"The search took {format_duration(budget.spent)}, longer than its budget of "
+            f"{format_duration(budget.seconds)}: tests and final model were slower than the trial promised."
+        )
     if findings.is_unstable:
         others = Counter(str(search.candidates[name]) for name in result.methods["procedure"])
         named = ", ".join(f"{name} in {format_count(count, 'fold')}" for name, count in others.most_common())
@@ -245,8 +252,9 @@ def _design(search: Search, result: SearchResult) -> Iterator[Block]:
     yield (
         f"{format_count(len(result.choices), 'outer fold')} of whole patients. In each, successive halving chose among "
         f"{format_count(len(plan.candidates), 'candidate')} in {format_count(rungs, 'rung')}"
-        f"{halving if rungs > 1 else ''}. The winner, the best attention method, mean pooling and the linear probe were then "
-        "trained on all these patients and tested on the others. The same choice on all patients named the method."
+        f"{halving if rungs > 1 else ''}. The winner, the best attention method, mean pooling and the linear probe "
+        "were then trained on all these patients and tested on the others. The same choice on all patients named the "
+        "method."
     )
     epochs = {search.candidates[name].config(search.common, share).training.epochs for name in plan.candidates}
     spread = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{min(epochs)}"

@@ -110,8 +110,8 @@ class LongSteps:
                 ]
                 shares = [[0.0 if bag is None else 1 / len(groups[bag.training]) for bag in row] for row in rows]
                 rows_drawn = [[[] if bag is None else drawn[bag.training, bag.position] for bag in row] for row in rows]
-                own, values = self._losses(table, padded, numbers, rows_drawn, trained | fixed)
-                total = (own * torch.tensor(shares, device=own.device)).sum()
+                of_bags, values = self._losses(table, padded, numbers, rows_drawn, trained | fixed)
+                total = (of_bags * torch.tensor(shares, device=of_bags.device)).sum()
                 torch._foreach_add_(gradients, torch.autograd.grad(total, list(trained.values())))
                 for bag in (bag for row in rows for bag in row):
                     if bag is not None:
