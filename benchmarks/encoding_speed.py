@@ -155,7 +155,7 @@ def _extract(task: tuple[list[Path], str]) -> int:
     tiling = {"tile_px": _state["tile_px"], "tile_um": MPP * _state["tile_px"]}
     config = parse_extraction({"encoder": _state["encoder"].name, "tiling": tiling})
     worker = SlideWorker(config, _state["encoder"])
-    jobs = [SlideJob(path.stem, path, None, Path(folder) / f"{path.stem}.h5", None) for path in slides]
+    jobs = [SlideJob(path.stem, path, None, (Path(folder) / f"{path.stem}.h5",), None) for path in slides]
     counts: list[int] = []
     todo = iter(jobs)
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from asmil.evaluation import compare_runs
 from asmil.evaluation.statistics import holm
 from asmil.files import write_text
+from asmil.reporting import Estimate
 from asmil.reporting.text import markdown_table
 
 REFERENCES = ("abmil", "abmil, none")
@@ -42,21 +44,15 @@ def compared(cohort: str, results: pd.DataFrame, sweep: Path) -> pd.DataFrame:
     comparison = compare_runs(list(runs.values()), reference=runs[reference], unit="patient")
     primary = next(metric.name for metric in comparison.metrics if metric.name.endswith(tuple(PRIMARY.values())))
     name_of = {str(run.path): run.name for run in comparison.runs}
-    differences = comparison.differences_table
+    scores = {run.name: run.metrics[primary] for run in comparison.runs}
+    differences = {found.run: found for found in comparison.differences if found.metric.name == primary}
     rows = []
     for variant, run in runs.items():
         name = name_of[str(run)]
-        value = comparison.table.loc[(name, primary)]
-        row = {"cohort": cohort, "variant": variant, "metric": primary, "patients": comparison.n_patients}
-        row |= {"value": value["value"], "low": value["low"], "high": value["high"]}
+        row: dict[str, Any] = {"cohort": cohort, "variant": variant, "metric": primary}
+        row |= {"patients": comparison.n_patients, **_columns("value", scores[name])}
         if variant != reference:
-            found = differences.loc[(name, name_of[str(runs[reference])], primary)]
-            row |= {
-                "difference": found["difference"],
-                "difference_low": found["low"],
-                "difference_high": found["high"],
-                "p": found["p"],
-            }
+            row |= {**_columns("difference", differences[name].estimate), "p": differences[name].p}
         own = results[results["variant"] == variant]
         row |= {column: own[column].mean() for column in MEASURED if column in own}
         rows.append(row)
@@ -64,6 +60,11 @@ def compared(cohort: str, results: pd.DataFrame, sweep: Path) -> pd.DataFrame:
     tested = table["p"].notna()
     table.loc[tested, "p_holm"] = holm(table.loc[tested, "p"].tolist())
     return table
+
+
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    low, high = estimate.interval
+    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def lines(table: pd.DataFrame) -> str:
@@ -86,7 +87,7 @@ def lines(table: pd.DataFrame) -> str:
 
 
 def _score(row: pd.Series) -> str:
-    return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['value']:.3f} ({row['value_low']:.3f} to {row['value_high']:.3f})"
 
 
 def _difference(row: pd.Series) -> str:

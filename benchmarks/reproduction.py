@@ -171,7 +171,7 @@ def read_known(
     if site_bias is not None and len(rows):
         bias = rows.get("site_bias", pd.Series(FORMER_SITE_BIAS, rows.index)).fillna(FORMER_SITE_BIAS)
         one_site = [dataset(cohort.partition("-")[0]).sites == 1 for cohort in rows["cohort"]]
-        rows = rows[(bias == site_bias) | one_site]
+        rows = rows[(bias == site_bias) | pd.Series(one_site, rows.index)]
     return rows[(rows["slides"] == size[0]) & (rows["epochs"] == size[1])] if len(rows) else rows
 
 
@@ -315,7 +315,7 @@ def dynamics_of(study: Path) -> pd.DataFrame:
     """The table `dynamics` from the records of the anchor study: attention of validation slides."""
     results = pd.read_json(study / "results.jsonl", lines=True)
     about = json.loads((study / "study.json").read_text(encoding="utf-8"))
-    rows = [STUDY_ROWS.get(key) for key in zip(results["base"], results["term"], strict=True)]
+    rows = pd.Series([STUDY_ROWS.get(key) for key in zip(results["base"], results["term"], strict=True)], results.index)
     table = results.assign(cohort="camelyon16-vit_s_ssl", variant=rows, fold=0).rename(columns=STUDY_METRICS)
     kept = table[table["variant"].notna()][[*IDENTITY, *STUDY_METRICS.values()]]
     return kept.assign(slides=about["slides"], epochs=about["epochs"]).sort_values(IDENTITY, ignore_index=True)

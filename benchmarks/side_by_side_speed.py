@@ -159,7 +159,9 @@ class Measured:
     """Trainings of a method, and the seconds of their steps."""
 
     def __init__(self, config: RunConfig, cohort: Cohort, folds: int, seeds: int, device: torch.device) -> None:
-        self.trainers, self.train, self.val = [], [], []
+        self.trainers: list[Trainer] = []
+        self.train: list[LabeledBags] = []
+        self.val: list[LabeledBags] = []
         self.device = device
         for train, val in cohort.folds(folds):
             task = cohort.task(train)
@@ -186,7 +188,7 @@ class Measured:
 
         groups = -(-len(self.trainers) // MOST_AT_ONCE[self.device.type])
         per_epoch: list[float] = []
-        StackedSteps.run_epoch = timed  # type: ignore[method-assign]
+        StackedSteps.run_epoch = timed  # type: ignore[method-assign, assignment]
         try:
             for group in range(groups):
                 chosen = slice(len(self.trainers) * group // groups, len(self.trainers) * (group + 1) // groups)

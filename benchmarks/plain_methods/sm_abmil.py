@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class PlainSmABMIL(nn.Module):
 
     def forward(self, bag: Bag) -> Tensor:
         if SPARSE not in bag.extras:
-            bag.extras[SPARSE] = sparse(bag)
+            cast(dict[str, Any], bag.extras)[SPARSE] = sparse(bag)
         tiles, matrix = bag.features, bag.extras[SPARSE]
         alpha, smoothed = self.smoothing.alpha, tiles
         for _ in range(self.smoothing.steps):

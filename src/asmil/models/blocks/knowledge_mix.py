@@ -82,7 +82,8 @@ class _Mix(torch.autograd.Function):
         size, scale = _block_rows(heads, neighbors), heads.shape[1] ** -0.5
         sums, d_sums = tails.sum(dim=1), tails.new_zeros(len(tails))
         d_tails, d_heads = torch.zeros_like(tails), []
-        split = (part.split(size) for part in (heads, neighbors, probabilities, attention, upstream[0]))
+        d_mixed = upstream[0].to(tails.dtype)  # bf16 under autocast
+        split = (part.split(size) for part in (heads, neighbors, probabilities, attention, d_mixed))
         for rows, places, p, q, gradient in zip(*split, strict=True):
             near = tails[places]
             d_scores = _through_softmax(q, torch.bmm(near, gradient.unsqueeze(2)).squeeze(2))
