@@ -112,7 +112,7 @@ class CrossRegionAttention(nn.Module):
             # A window of one token has no span: its min-max weight is 0, and so is its token's share, without 0 / 1e-8.
             return torch.zeros_like(x)
         folded = windows.fold(x)
-        slots = floating(folded @ self.phi if isinstance(self.phi, nn.Parameter) else self.phi(folded))
+        slots = floating(self.phi(folded) if isinstance(self.phi, nn.Module) else folded @ self.phi)
         combine = torch.softmax(slots, dim=1).to(folded.dtype)
         # Windows of padding alone are zero and take part as such.
         empty = windows.per_side**2 - windows.filled

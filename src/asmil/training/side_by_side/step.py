@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from asmil.models.base import Output
+from asmil.errors import first_line
 from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import batched_draws
 from asmil.training.labeled_bags import BagSource, LabeledBags
@@ -418,8 +419,10 @@ class StackedSteps:
                         f"({float(together[worst]):.6g} and {float(alone[worst]):.6g})"
                     )
             self.predict([[numbers[first]] for numbers, first in zip(self._numbers, firsts, strict=True)])
-        except RuntimeError as error:
-            raise NotSideBySide(f"torch cannot batch it: {error}") from error
+        except NotSideBySide:
+            raise
+        except Exception as error:  # a user's own method may fail in any way
+            raise NotSideBySide(f"torch cannot batch it: {first_line(error)}") from error
         finally:
             rewind()
             for own_predictions in self._predicted:
