@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from asmil.models.base import Output
 from asmil.errors import first_line
+from asmil.models.base import Output
 from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import batched_draws
 from asmil.training.labeled_bags import BagSource, LabeledBags
