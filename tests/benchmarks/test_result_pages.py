@@ -70,8 +70,9 @@ def test_the_cost_of_the_anchor_for_newer_methods():
     assert_page_has("results/tables_anchor_cost.md", anchor_cost.method_table(found["methods"]))
 
 
-def test_the_cost_of_newer_methods():
-    found = stored("method_speed_cpu_neoverse")
+@pytest.mark.parametrize("record", ["cpu_neoverse", "h200_newer", "h200_100k_newer"])
+def test_the_cost_of_newer_methods(record):
+    found = stored(f"method_speed_{record}")
     assert_page_has("results/tables_performance.md", method_speed.table(found["results"]))
 
 
