@@ -49,7 +49,7 @@ LADDER = (
     Candidate("abmil", "abmil", "ABMIL"),
     Candidate("clam_sb", "clam_sb", "CLAM-SB"),
     Candidate("asmil", "asmil", "ASMIL without anchor", "no_anchor"),
-    Candidate("asmil_anchor", "asmil", "ASMIL with anchor", "no_anchor", {"anchor.normalizer": "nsf"}),
+    Candidate("asmil_anchor", "asmil", "ASMIL with anchor", settings={"model.init_std": 1.0, "model.drop": 0.0}),
     Candidate("transmil", "transmil", "TransMIL"),
 )
 """What is tried by default. The first two are always trained: attention is compared with them."""
