@@ -43,8 +43,8 @@ from asmil.tasks.uncertainty import disagreement, member_variance
 
 ORDER_SEED = 42
 SMALLEST_WIDTH = 256
-WINDOW_TILES = 2048
-"""Tiles whose windows are scored at once in eval mode; a chunk of products then stays in the cache."""
+WINDOW_TILES = {"cpu": 2048, "cuda": 65_536}
+"""Tiles whose windows are scored at once in eval mode; on a CPU, a chunk of products then stays in the cache."""
 _LAYERS = {"attention.value": "V", "attention.gate": "U", "attention.weight": "w", "head": "cls"}
 
 
@@ -162,7 +162,8 @@ class SimpleMIL(AttentionPoolModel):
             subset.positions = self._drawn()
         if subset.positions is not None:
             return self._score_subset(embedded, subset.positions.to(embedded.device))
-        return tile_by_tile(self._score_windows, embedded, dim=1, chunk=WINDOW_TILES)
+        chunk = WINDOW_TILES.get(embedded.device.type, WINDOW_TILES["cpu"])
+        return tile_by_tile(self._score_windows, embedded, dim=1, chunk=chunk)
 
     def _drawn(self) -> Tensor:
         generator = self.draw.generator
