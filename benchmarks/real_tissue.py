@@ -1,6 +1,6 @@
 """The study on real tissue (plan: studies/real_tissue.md): records from finished sweeps, and the tables of its page.
 
-    asmil datasets tcga-hipt --from DOWNLOADED --out cohorts/tcga-hipt
+    asmil datasets tcga-hipt --from DOWNLOADED --out cohorts/tcga-hipt          (and colon)
     asmil sweep studies/real_subtyping.yaml --out runs/real_subtyping          (and the other real_*.yaml)
     python benchmarks/real_tissue.py record runs/real_* --out docs/results/real_tissue
     python benchmarks/real_tissue.py page docs/results/real_tissue --page docs/real_tissue.md
