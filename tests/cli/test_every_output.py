@@ -16,6 +16,7 @@ import pytest
 import typer.main
 
 from asmil.cli.main import app, main
+from small_tissues import write_tissue
 
 VERBS = sorted(typer.main.get_command(app).commands)
 SETTINGS = "training.epochs=2"
@@ -55,7 +56,10 @@ SESSION = (
     "faithfulness runs/abmil --slides 2",
     "export runs/abmil --out bundle",
     "index runs",
+    "datasets",
+    "datasets classic",
     "synthetic cohort --slides 16 --width 16",
+    "transplants bags --background a/cohort.csv --witnesses-from b/cohort.csv --tiles-min 4 --witnesses 1",
     "auto cohort/cohort.csv --out best --minutes 0.1 --method abmil --set training.epochs=1",
     "classic bags.csv --method abmil --out classic --folds 2 --workers 1 --set training.epochs=1",
     "sweep sweep.yaml --out sweep",
@@ -98,6 +102,9 @@ def test_what_a_session_prints(encoding, width, lab, monkeypatch, undrawn_figure
     Path("slide_mean.py").write_text(ENCODER)
     rows = [f"b{bag},{bag % 2},{bag + tile},{tile}" for bag in range(20) for tile in range(3)]
     Path("bags.csv").write_text("bag,label,x,y\n" + "\n".join(rows) + "\n")
+    for folder in ("a", "b"):
+        shutil.rmtree(folder, ignore_errors=True)
+        write_tissue(Path(folder), f"tissue-{folder}", 0.0)
     wrong = []
     for line in SESSION:
         code, out, err = printed(line, encoding, width, monkeypatch)
