@@ -165,4 +165,4 @@ def test_completion_scripts(shell, asmil_here):
 
 def test_completion_completes_verbs():
     done = run(_ASMIL_COMPLETE="complete_bash", COMP_WORDS="asmil tr", COMP_CWORD="1")
-    assert done.stdout.decode().split() == ["train"]
+    assert done.stdout.decode().split() == ["train", "transplants"]
