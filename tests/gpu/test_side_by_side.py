@@ -15,6 +15,7 @@ from asmil.tasks.classification import Classification
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side.train import fit_side_by_side
+from watched_training import killed_in_the_second_epoch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 WITHOUT_CHANCE = {
@@ -86,27 +87,15 @@ def test_who_else_trains_changes_no_random_number(method):
     torch.testing.assert_close(everyone[1].predict(part.bags), alone[0].predict(part.bags), rtol=0, atol=5e-3)
 
 
-def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, monkeypatch):
-    from asmil.training.side_by_side.step import StackedSteps
-
+def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path):
     bags = make_bags()
     part = LabeledBags(BagList(bags), np.arange(len(bags)) % 2)
     training = {"epochs": 3, "select": "last", "checkpoint_seconds": 0}
     config = resolve("clam_sb", changes={"anchor": {"normalizer": "nsf"}, "training": training})
     arguments = [part] * 3, [None] * 3
     fit_side_by_side(trainers_of(config, range(3), 32, tmp_path / "whole"), *arguments)
-    original, calls = StackedSteps.run_epoch, []
-
-    def killed_in_the_second_epoch(self, due):
-        calls.append(due)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        original(self, due)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StackedSteps, "run_epoch", killed_in_the_second_epoch)
-        with pytest.raises(KeyboardInterrupt):
-            fit_side_by_side(trainers_of(config, range(3), 32, tmp_path / "resumed"), *arguments)
+    with killed_in_the_second_epoch():
+        fit_side_by_side(trainers_of(config, range(3), 32, tmp_path / "resumed"), *arguments)
     fit_side_by_side(trainers_of(config, range(3), 32, tmp_path / "resumed"), *arguments)
     for seed in range(3):
         path = f"{seed}/checkpoints/last.safetensors"

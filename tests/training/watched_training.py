@@ -10,6 +10,7 @@ import pytest
 import asmil.cohort.loader as loader
 from asmil.training.gradients import StepGradients
 from asmil.training.run import RunObserver
+from asmil.training.side_by_side.step import StackedSteps
 
 
 class ReadAfter(RunObserver):
@@ -49,4 +50,22 @@ def killed_after(steps: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepGradients, "of_one", mortal)
         with pytest.raises(Killed):
+            yield
+
+
+@contextmanager
+def killed_in_the_second_epoch() -> Iterator[None]:
+    """Trainings side by side within end when the second epoch begins."""
+    original = StackedSteps.run_epoch
+    epochs = []
+
+    def mortal(self, due):
+        epochs.append(due)
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        original(self, due)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StackedSteps, "run_epoch", mortal)
+        with pytest.raises(KeyboardInterrupt):
             yield

@@ -17,6 +17,7 @@ from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.side_by_side import train as side_by_side_train
 from asmil.training.side_by_side.train import fit_side_by_side
+from watched_training import killed_in_the_second_epoch
 
 WIDTH, TRAININGS = 6, 3
 SMALL = {
@@ -73,6 +74,17 @@ def predicted(trainers, parts):
     return [trainer.predict(part.bags) for trainer, part in zip(trainers, parts, strict=True)]
 
 
+def assert_as_alone(config):
+    """All trainings at once predict what each one predicts that is trained alone."""
+    parts = make_parts()
+    together, alone = trainers_of(config), trainers_of(config)
+    fit_side_by_side(together, parts, [None] * TRAININGS)
+    for trainer, part in zip(alone, parts, strict=True):
+        trainer.fit(part, None)
+    for values, expected in zip(predicted(together, parts), predicted(alone, parts), strict=True):
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -82,13 +94,7 @@ def predicted(trainers, parts):
 )
 def test_recorded_steps_are_those_of_one_training(method):
     """Without chance: the random numbers are others."""
-    config, parts = settings(method, WITHOUT_CHANCE.get(method)), make_parts()
-    together, alone = trainers_of(config), trainers_of(config)
-    fit_side_by_side(together, parts, [None] * TRAININGS)
-    for trainer, part in zip(alone, parts, strict=True):
-        trainer.fit(part, None)
-    for values, expected in zip(predicted(together, parts), predicted(alone, parts), strict=True):
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
+    assert_as_alone(settings(method, WITHOUT_CHANCE.get(method)))
 
 
 @pytest.mark.heavy
@@ -111,13 +117,7 @@ def test_few_slots_at_a_time(monkeypatch):
     ],
 )
 def test_settings_are_honored(sections):
-    config, parts = settings("abmil", **sections), make_parts()
-    together, alone = trainers_of(config), trainers_of(config)
-    fit_side_by_side(together, parts, [None] * TRAININGS)
-    for trainer, part in zip(alone, parts, strict=True):
-        trainer.fit(part, None)
-    for values, expected in zip(predicted(together, parts), predicted(alone, parts), strict=True):
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
+    assert_as_alone(settings("abmil", **sections))
 
 
 @pytest.mark.heavy
@@ -132,25 +132,13 @@ def test_who_else_trains_changes_no_random_number(method):
 
 
 @pytest.mark.heavy
-def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, monkeypatch):
-    from asmil.training.side_by_side.recorded_steps import RecordedSteps
-
+def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path):
     changes = {"epochs": 3, "checkpoint_seconds": 0}
     config, parts = settings("clam_sb", anchor={"normalizer": "nsf"}, training=changes), make_parts()
     nobody = [None] * TRAININGS
     fit_side_by_side(trainers_of(config, folder=tmp_path / "whole"), parts, nobody)
-    original, calls = RecordedSteps.run_epoch, []
-
-    def killed_in_the_second_epoch(self, due):
-        calls.append(due)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        original(self, due)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RecordedSteps, "run_epoch", killed_in_the_second_epoch)
-        with pytest.raises(KeyboardInterrupt):
-            fit_side_by_side(trainers_of(config, folder=tmp_path / "resumed"), parts, nobody)
+    with killed_in_the_second_epoch():
+        fit_side_by_side(trainers_of(config, folder=tmp_path / "resumed"), parts, nobody)
     fit_side_by_side(trainers_of(config, folder=tmp_path / "resumed"), parts, nobody)
     for number in range(TRAININGS):
         path = f"{number}/checkpoints/last.safetensors"

@@ -25,6 +25,7 @@ from asmil.training.side_by_side.schedule import common_steps
 from asmil.training.side_by_side.step import StackedSteps
 from asmil.training.side_by_side.train import fit_side_by_side
 from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, other_values
+from watched_training import killed_in_the_second_epoch
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
@@ -397,25 +398,15 @@ def test_own_orders_validation_and_selection_are_those_of_the_loop():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lookahead_radam", "sgd"])
-def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer, monkeypatch):
+def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer):
     made = make()
     anchor = {"normalizer": "nsf", "momentum": 0.9}
     config = settings("abmil", anchor=anchor, training={"epochs": 3, "checkpoint_seconds": 0, "optimizer": optimizer})
     labeled = [LabeledBags(*pair) for pair in zip(*plain_bags(made), strict=True)]
     nobody = [None] * REPLICAS
     fit_side_by_side(trainers_of(config, made[2], tmp_path / "whole"), labeled, nobody)
-    original, calls = StackedSteps.run_epoch, []
-
-    def killed_in_the_second_epoch(self, due):
-        calls.append(due)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        original(self, due)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StackedSteps, "run_epoch", killed_in_the_second_epoch)
-        with pytest.raises(KeyboardInterrupt):
-            fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
+    with killed_in_the_second_epoch():
+        fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
     fit_side_by_side(trainers_of(config, made[2], tmp_path / "resumed"), labeled, nobody)
     for number in range(REPLICAS):
         for name in ("last", "best"):
