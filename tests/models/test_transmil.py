@@ -275,3 +275,14 @@ def test_official_tensors(config, landmarks):
     del tensors["layer2.norm.weight"]
     with pytest.raises(AsmilError, match=r"layer2\.norm\.weight"):
         official.load(tensors)
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 10, 15, 16])
+def test_a_bag_padded_to_its_square_gives_the_same(tiles):
+    model = TransMIL(6, 2, TransMILConfig(inner=8, heads=2, landmarks=4)).eval()
+    features = torch.randn(model.padded_rows(tiles), 6)
+    mask = torch.arange(len(features)) < tiles
+    padded, alone = model(Bag(features, mask=mask)), model(Bag(features[:tiles]))
+    torch.testing.assert_close(padded.logits, alone.logits)
+    torch.testing.assert_close(padded.scores[:, :tiles], alone.scores)
+    assert padded.scores[:, tiles:].isneginf().all()

@@ -200,7 +200,7 @@ class MILModel(nn.Module):
         """Raise unless `bag` is a bag whose tiles have the width the model was built for."""
         if not isinstance(bag, Bag):
             raise AsmilError(f"{type(self).__name__} takes a Bag, not {type(bag).__name__}; wrap it: Bag(features)")
-        if bag.mask is not None and self.padding_from is None:
+        if bag.mask is not None and self.padding_from is None and not self.pads_to_shapes:
             raise AsmilError(f"{bag.id}: {type(self).__name__} needs a bag without padding; give it bags one by one")
         if bag.width != self.in_features:
             raise AsmilError(
@@ -223,6 +223,15 @@ class MILModel(nn.Module):
         None: the method needs bags without padding.
         """
         return None
+
+    def padded_rows(self, tiles: int) -> int:
+        """Without `padding_from`: the one number of rows that a bag may be padded to, with the same result."""
+        return tiles
+
+    @property
+    def pads_to_shapes(self) -> bool:
+        """Whether bags of different length may be padded to the same number of rows, see `padded_rows`."""
+        return type(self).padded_rows is not MILModel.padded_rows
 
     @property
     def steps_alike(self) -> bool:

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output, refuse_uneven
+from asmil.models.base import MILModel, Output, masked_scores, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.nystrom import NystromLayer, as_distribution
-from asmil.models.blocks.position import PyramidPosition, repeats_to_square
+from asmil.models.blocks.position import PyramidPosition, repeats_to_square, square_side
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
@@ -100,9 +100,12 @@ class TransMIL(MILModel):
     def normalizer_built_in(self) -> bool:
         return True
 
+    def padded_rows(self, tiles: int) -> int:
+        return square_side(tiles) ** 2
+
     def attend(self, bag: Bag) -> Tensor:
         normed = self.layer2.norm(self._after_position(self._tokens(bag)))
-        return self._scores(normed, len(bag))
+        return self._scores(normed, bag)
 
     def forward(self, bag: Bag) -> Output:
         tokens = self._after_position(self._tokens(bag))
@@ -113,7 +116,7 @@ class TransMIL(MILModel):
         else:
             update, extras["class_row"] = self.layer2.attention.row_and_weights(normed, CLASS_TOKEN)
         feature = self._feature(tokens, update)
-        return Output(self.head(feature), self._scores(normed, len(bag)), feature, extras=extras)
+        return Output(self.head(feature), self._scores(normed, bag), feature, extras=extras)
 
     def class_rows(self, bag: Bag) -> list[tuple[Tensor, Tensor]]:
         """For both layers, the class token's exact scores and its row of F1 Z F3 (heads x tokens each).
@@ -145,15 +148,18 @@ class TransMIL(MILModel):
     def _tokens(self, bag: Bag) -> Tensor:
         """What enters layer 1: the class token and the tiles on their square, (1 + s^2) x I."""
         embedded: Tensor = self.embedding(bag.features)
-        return torch.cat([self.class_token, embedded, embedded[: repeats_to_square(len(bag))]])
+        if bag.mask is None:
+            return torch.cat([self.class_token, embedded, embedded[: repeats_to_square(len(bag))]])
+        place = torch.arange(len(bag), device=embedded.device)
+        return torch.cat([self.class_token, embedded[torch.where(bag.mask, place, place - bag.mask.sum())]])
 
     def _after_position(self, tokens: Tensor) -> Tensor:
         """What enters layer 2."""
         tokens = self.layer1(tokens)
         return torch.cat([tokens[:1], self.position(tokens[1:])])
 
-    def _scores(self, normed: Tensor, n_tiles: int) -> Tensor:
-        return self.layer2.attention.row_scores(normed[: 1 + n_tiles], CLASS_TOKEN)[:, 1:]
+    def _scores(self, normed: Tensor, bag: Bag) -> Tensor:
+        return masked_scores(self.layer2.attention.row_scores(normed[: 1 + len(bag)], CLASS_TOKEN)[:, 1:], bag)
 
     def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
         return self.norm(tokens[CLASS_TOKEN] + update)

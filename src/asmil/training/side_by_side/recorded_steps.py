@@ -121,7 +121,7 @@ class RecordedSteps(StackedSteps):
 
     def _recorded_turns(self, bags: Sequence[Sequence[int]]) -> list[RecordedTurn]:
         sizes = self.bags.pool.sizes
-        return recorded_turns([[sizes[bag] for bag in own] for own in bags], self._fewest, FEW)
+        return recorded_turns([[sizes[bag] for bag in own] for own in bags], self._fewest, FEW, self._rows_of)
 
     def _begin_epoch(
         self, turns: Sequence[RecordedTurn], orders: Sequence[Sequence[int]], bags: Sequence[Sequence[int]]

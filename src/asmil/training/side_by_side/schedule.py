@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,18 +83,23 @@ class RecordedTurn:
     padded: bool
 
 
-def recorded_turns(orders: Sequence[Sequence[int]], fewest: int | None, few: int) -> list[RecordedTurn]:
+def recorded_turns(
+    orders: Sequence[Sequence[int]], fewest: int | None, few: int, rows_of: Callable[[int], int] | None = None
+) -> list[RecordedTurn]:
     """Steps that take every training through bags of these lengths, on a GPU, where padding costs little.
 
     Everyone whose next bag can be padded takes the same steps. Bags that cannot (with fewer than `fewest` tiles; None:
     all bags) share a step with at most `few` of the same length, and their trainings wait for each other.
+
+    rows_of: the rows that a bag of a length must be padded to; then any number shares a step of the same rows
 
     >>> [(turn.due.tolist(), turn.rows) for turn in recorded_turns([[5, 9], [6], [2, 5]], 4, 2)]
     [([0, 1, -3], 8), ([2, -1], 2), ([0, -2, 2], 16)]
     """
     everyone = np.arange(len(orders), dtype=np.int32)
     position = np.zeros(len(orders), dtype=np.int64)
-    kinds = [[length if fewest is None or length < fewest else None for length in order] for order in orders]
+    own_rows = rows_of or int
+    kinds = [[own_rows(length) if fewest is None or length < fewest else None for length in order] for order in orders]
     remaining = Counter(kind for order in kinds for kind in order)
     turns = []
     while remaining.total():
@@ -103,15 +108,16 @@ def recorded_turns(orders: Sequence[Sequence[int]], fewest: int | None, few: int
             if at < len(kinds[number]):
                 waiting.setdefault(kinds[number][at], []).append(number)
         kind = max(waiting, key=lambda kind: (len(waiting[kind]) / remaining[kind] ** 0.5, kind is None))
-        taking = waiting[kind] if kind is None else waiting[kind][:few]
+        taking = waiting[kind] if kind is None or rows_of else waiting[kind][:few]
+        slots = max(few, 1 << (len(taking) - 1).bit_length())
         rows = kind or padded_length(max(orders[number][position[number]] for number in taking), fewest or 1)
-        if kind is None or few >= len(orders):
+        if kind is None or slots >= len(orders):
             due = -1 - everyone
             due[taking] = taking
         else:
-            due = np.full(few, -1, dtype=np.int32)
+            due = np.full(slots, -1, dtype=np.int32)
             due[: len(taking)] = taking
-        turns.append(RecordedTurn(due, rows, padded=kind is None))
+        turns.append(RecordedTurn(due, rows, padded=kind is None or rows_of is not None))
         position[taking] += 1
         remaining[kind] -= len(taking)
     return turns

@@ -90,6 +90,7 @@ class StackedSteps:
         self._described: list[dict[int, Output]] = [{} for _ in trainers]
         model = trainers[0].model
         self._fewest, self._cost = model.padding_from, StepCost.of(model, self.device.type)
+        self._rows_of = model.padded_rows if model.pads_to_shapes else None
         firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
         first_bags = [numbers[first] for numbers, first in zip(self._numbers, firsts, strict=True)]
         features = [self.bags.alone(bag, number) for number, bag in enumerate(first_bags)]
@@ -373,13 +374,14 @@ class StackedSteps:
             in_dims = (0, None if mask is None else 0, None)
             return torch.vmap(of_bag, in_dims=in_dims)(features, mask, tensors)
 
-        most_rows = VALUES_AT_ONCE[self.device.type] // self.bags.pool.features.shape[1]
+        sizes, most_rows = self.bags.pool.sizes, VALUES_AT_ONCE[self.device.type] // self.bags.pool.features.shape[1]
         own_bags = [sorted(wanted[number]) for number in slots]
-        for bags, padded in similar_lengths(own_bags, self.bags.pool.sizes.__getitem__, self._fewest, most_rows):
-            rows = max(self.bags.pool.sizes[bag] for own in bags for bag in own)
+        rows_of = self._rows_of or int
+        for bags, padded in similar_lengths(own_bags, lambda bag: rows_of(sizes[bag]), self._fewest, most_rows):
+            rows = max(rows_of(sizes[bag]) for own in bags for bag in own)
             with self._stacked_arithmetic():
                 features, mask = self.bags.together(
-                    torch.tensor(bags, device=self.device), rows, numbers, padded=padded
+                    torch.tensor(bags, device=self.device), rows, numbers, padded=padded or rows_of is not int
                 )
                 values = tree_map(Tensor.cpu, _stacked(of_bags)(features, mask, tensors))
             for slot, own in enumerate(bags):
