@@ -24,6 +24,7 @@ SMALL = {
     "abmil": {"inner": 8, "attention": 4},
     "asmil": {"inner": 8, "heads": 2, "tokens": 2},
     "acmil": {"inner": 8, "attention": 4},
+    "additive_mil": {"hidden": 8},
     "clam_sb": {"inner": 8, "attention": 4},
     "mean_pooling": {"inner": 8},
     "psmil": {"inner": 8, "embedding_layers": 1},

@@ -29,11 +29,10 @@ from watched_training import killed_in_the_second_epoch
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "abmilx", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
+    "abmil", "abmilx", "acmil", "additive_mil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
     "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
-    "additive_mil": "with every bag",
     "aem": "step to step",
     "deepattnmisl": "prepare their bags",
     "dgr_mil": "step to step",

@@ -24,7 +24,7 @@ VALUES_AT_ONCE = 1 << 19
 
 def refuse_long_steps(rehearsal: Rehearsal) -> None:
     """Raise for methods whose bags of a step depend on each other, or train different weights."""
-    if rehearsal.started or rehearsal.form.has_after_step:
+    if rehearsal.started or rehearsal.moving or rehearsal.form.has_after_step:
         raise NotSideBySide("a step has several bags, and the method updates more than its weights with a step")
     if len(set(rehearsal.reached.values())) > 1:
         raise NotSideBySide("a step has several bags, and the class of a bag decides which weights it trains")

@@ -29,7 +29,15 @@ from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.long_steps import LongSteps, StepBag, refuse_long_steps, similar_lengths
 from asmil.training.side_by_side.plain_forms import plain_forms
-from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, output_of, plain_bag, rehearse, tensors_of
+from asmil.training.side_by_side.rehearsal import (
+    AfterStep,
+    BagLoss,
+    BagResult,
+    output_of,
+    plain_bag,
+    rehearse,
+    tensors_of,
+)
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
 from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
@@ -223,16 +231,17 @@ class StackedSteps:
         """Take a step; return the parts of the losses of all slots, n x P; steps: see `_update`."""
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
-        losses, values, output = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
-        gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
+        result = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
+        gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
         active = self._stepping(turn.active)
+        self.stack.set_buffers(result.moved, active, turn.numbers)
         if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
             first = torch.tensor([step == 0 for step in steps], device=self.device) & active
             self.stack.set_buffers(self.rehearsal.started, first)
         self._update(gradients, turn.active, turn.labels, steps, per_epoch)
         if self.form.has_after_step:
-            self._after_step(turn.numbers, features, mask, output, turn.targets, active)
-        return values
+            self._after_step(turn.numbers, features, mask, result.output, turn.targets, active)
+        return result.parts
 
     def _update(
         self,
@@ -269,15 +278,15 @@ class StackedSteps:
         targets: Tensor,
         drawn: Sequence[Tensor],
         tensors: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
+    ) -> BagResult:
+        """The results of all slots."""
 
         def loss(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
             with self.draws.handing_out(drawn):
                 return functional_call(self.form, tensors, (features, mask, target))
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, targets, drawn, tensors)
-        return losses
+        result: BagResult = _stacked(loss)(features, mask, targets, drawn, tensors)
+        return result
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
         """The random numbers of a step."""
@@ -303,12 +312,7 @@ class StackedSteps:
             return features
 
         _stacked(after_step)(features, mask, tensors | changed, output, targets)
-        if numbers is not None:
-            everyone = {name: self.stack.fixed[name].clone() for name in changed}
-            for name, values in changed.items():
-                everyone[name][numbers] = values
-            changed = everyone
-        self.stack.set_buffers(changed, active)
+        self.stack.set_buffers(changed, active, numbers)
 
     # Predictions
 
@@ -406,12 +410,12 @@ class StackedSteps:
                 trained, fixed = self.stack.of(turn.numbers)
                 with self._training_arithmetic():
                     drawn = self._drawn(turn)
-                    losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
+                    losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed).loss.detach()
                 together = losses[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
                 if not self.draws.as_plain:
                     rewind()
-                    alone = self._losses_alone(turn, trained | fixed)
+                    alone = self._losses_alone(turn)
                 if not torch.allclose(together, alone, rtol=close, atol=close / 10, equal_nan=True):
                     worst = int((together - alone).abs().nan_to_num(torch.inf).argmax())
                     raise NotSideBySide(
@@ -429,9 +433,10 @@ class StackedSteps:
                 own_predictions.clear()
 
     @torch.no_grad()
-    def _losses_alone(self, turn: Turn, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _losses_alone(self, turn: Turn) -> Tensor:
         """The losses of a step, computed one by one with the same random numbers."""
-        drawn, losses = self._drawn(turn), []
+        trained, fixed = self.stack.of(turn.numbers)
+        tensors, drawn, losses = trained | fixed, self._drawn(turn), []
         for number, slot in turn.active.items():
             own = [numbers[slot] for numbers in self.draws.without_padding(drawn, self._tiles(turn, slot))]
             bag = self.bags.alone(turn.bags[slot], number)
