@@ -29,18 +29,16 @@ from watched_training import killed_in_the_second_epoch
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "abmilx", "acmil", "additive_mil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil", "wikg",
+    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dgr_mil",
+    "dsmil", "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp",
+    "simple_mil", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
-    "aem": "step to step",
     "deepattnmisl": "prepare their bags",
-    "dgr_mil": "step to step",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
-    "simple_mil": "step to step",
 }
 NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}

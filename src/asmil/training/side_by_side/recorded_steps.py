@@ -170,7 +170,8 @@ class RecordedSteps(StackedSteps):
         features, mask = self._gathered(shape, numbers)
         trained, fixed = self.stack.of(numbers)
         drawn, targets = self.draws.of_seeds(slots.seed, shape.rows), slots.target.unsqueeze(1)
-        result = self._losses(features, mask, targets, drawn, trained | fixed)
+        moment = self._moment(numbers, self.draws.steps)
+        result = self._losses(features, mask, targets, drawn, trained | fixed, moment)
         gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
         if result.moved:
             self.stack.set_buffers(result.moved, self._active(slots, numbers), numbers)

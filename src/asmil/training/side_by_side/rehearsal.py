@@ -20,6 +20,9 @@ from asmil.models.batch import keeps_statistics
 from asmil.tasks.classification import Classification
 from asmil.training.loop import Trainer
 
+Moment = tuple[Any, Any]
+"""The step of a training (0-based), and how many it has in all: numbers, or tensors of n trainings."""
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -43,20 +46,22 @@ def rehearse(
     trainers: Sequence[Trainer],
     first_bags: Sequence[Tensor],
     first_targets: Sequence[Tensor],
+    moments: Sequence[Moment],
     classes: Sequence[Tensor],
 ) -> Rehearsal:
     """The first step of every training on a copy of its model; the generators are restored afterwards.
 
+    moments: of the first step of each training
     classes: one target of every class; if the task has no classes, any target
     """
     forms: list[BagLoss] = []
     losses = []
     moving: frozenset[str] = frozenset()
-    for trainer, features, target in zip(trainers, first_bags, first_targets, strict=True):
+    for trainer, features, target, moment in zip(trainers, first_bags, first_targets, moments, strict=True):
         form = copy.deepcopy(BagLoss(trainer)).train()
         form.model.use_generator(trainer.generator)
         state = trainer.generator.get_state()
-        losses.append(form(features, None, target).loss.detach())
+        losses.append(form(features, None, target, moment).loss.detach())
         moving |= _moving_buffers(form, features, target)
         if not forms:
             reached = _reached(form, features, classes)
@@ -135,11 +140,17 @@ class BagLoss(nn.Module):
         # a buffer, so that it is stacked: trainings with different training bags have different weights
         self.register_buffer("class_weights", torch.tensor(weights, device=trainer.device))
         self.has_weights = any(weight != 1.0 for weight in weights)
+        self.has_before_step = type(self.model).before_step is not MILModel.before_step
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
         self.part_names: list[str] = []
         self.moving: frozenset[str] = frozenset()
 
-    def forward(self, features: Tensor, mask: Tensor | None, target: Tensor) -> BagResult:
+    def forward(
+        self, features: Tensor, mask: Tensor | None, target: Tensor, moment: Moment | None = None
+    ) -> BagResult:
+        """moment: None: the first step, of one."""
+        if self.has_before_step:
+            self.model.before_step(*(moment or (0, 1)))
         if self.has_weights:
             assert isinstance(self.gradients.task, Classification)
             self.gradients.task.weigh(self.class_weights)
