@@ -181,6 +181,18 @@ def test_side_by_side_is_one_at_a_time(name):
     compare(settings(name))
 
 
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("additive_mil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}}),
+        ("aem", {"model": {"annealing": "cosine"}, "training": {"accumulate": 2}}),
+        ("simple_mil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}, "training": {"accumulate": 3}}),
+    ],
+)
+def test_what_changes_with_steps_and_bags(name, sections):
+    compare(settings(name, **sections))
+
+
 @pytest.mark.parametrize("name", sorted(OBSTACLES))
 def test_other_methods_run_one_at_a_time(name):
     bags, targets, replicas = make(n_bags=4)
