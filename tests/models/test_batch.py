@@ -19,6 +19,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "ibmil dsmil": ("ibmil", {"base": "dsmil"}),
     "caprmil gated": ("caprmil", {"pooling": "gated"}),
     "simple_mil subsets": ("simple_mil", {"attention": 8}),
+    "demil entropy": ("demil", {"entropy_weight": 0.1}),
     "dsmil values": ("dsmil", {"values": True}),
     "clam_sb svm": ("clam_sb", {"instance_loss": "svm", "subtyping": True}),
     "asmil shared": ("asmil", {"projections": "shared"}),
@@ -160,7 +161,8 @@ def test_collate_pads_and_refuses():
         Bag.collate([Bag(torch.ones(6, 4), id="a"), Bag(torch.ones(6, 3), id="b")])
 
 
-def test_a_bag_that_is_too_short_to_be_padded_is_named():
+def test_a_bag_that_is_too_short_to_be_padded_is_named(monkeypatch):
     model = build("acmil", WIDTH, CLASSES)
+    monkeypatch.setattr(type(model), "padding_from", 11)
     with pytest.raises(AsmilError, match="tiny"):
         run_batch(model, Bag.collate([Bag(torch.randn(40, WIDTH)), Bag(torch.randn(3, WIDTH), id="tiny")]))
