@@ -29,6 +29,7 @@ HONORED_METHODS = {
     "graphed": {
         "abmil",
         "acmil",
+        "additive_mil",
         "aem",
         "asmil",
         "clam_mb",

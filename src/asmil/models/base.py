@@ -212,6 +212,11 @@ class MILModel(nn.Module):
         """Parameter-free work on a bag (neighbors, clusters); the loader keeps the result."""
         return bag if self.tile_smoothing is None else with_graph(bag, f"smoothing.where = {self.smoothed}")
 
+    @property
+    def tile_tables(self) -> tuple[str, ...] | None:
+        """The extras that `prepare` adds, if each is an integer for every tile (N); None: it adds others."""
+        return () if type(self).prepare is MILModel.prepare else None
+
     def attend(self, bag: Bag) -> Tensor:
         """The scores of the tiles, A x N."""
         raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to read")
@@ -305,7 +310,11 @@ class MILModel(nn.Module):
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def before_step(self, step: int, steps: int) -> None:
-        """Called before every optimizer step of a stage: this is step `step` of `steps` (0-based; for schedules)."""
+        """Called before every optimizer step of a stage: this is step `step` of `steps` (0-based; for schedules).
+
+        Where trainings run side by side, both are tensors without axes; what it sets must depend on these, parameters
+        and buffers alone.
+        """
 
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
         """Called after every optimizer step (momentum teachers, prototypes), with the step's last bag.
@@ -389,6 +398,10 @@ class ModelOnBase(MILModel):
     @property
     def normalizer_built_in(self) -> bool:
         return self.base.normalizer_built_in
+
+    @property
+    def tile_tables(self) -> tuple[str, ...] | None:
+        return self.base.tile_tables
 
     @property
     def padding_from(self) -> int | None:

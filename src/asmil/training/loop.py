@@ -118,7 +118,7 @@ class Trainer:
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
         if self.settings.batch > 1:
-            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
+            refuse_batches(self.model.train(), f"training.batch = {self.settings.batch}")
             refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
         self.gradients = StepGradients(

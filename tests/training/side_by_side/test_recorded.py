@@ -24,9 +24,13 @@ SMALL = {
     "abmil": {"inner": 8, "attention": 4},
     "asmil": {"inner": 8, "heads": 2, "tokens": 2},
     "acmil": {"inner": 8, "attention": 4},
+    "additive_mil": {"hidden": 8},
+    "aem": {"inner": 8, "attention": 4, "annealing": "cosine"},
     "clam_sb": {"inner": 8, "attention": 4},
+    "dgr_mil": {"inner": 8, "heads": 2, "landmarks": 4, "lesions": 3},
     "mean_pooling": {"inner": 8},
     "psmil": {"inner": 8, "embedding_layers": 1},
+    "simple_mil": {"attention": 4},
     "transmil": {"inner": 8, "heads": 2, "landmarks": 4},
 }
 WITHOUT_CHANCE = {
@@ -34,6 +38,7 @@ WITHOUT_CHANCE = {
     "asmil": {"drop": 0.0, "dropout": 0.0},
     "clam_sb": {"dropout": 0.0},
     "mean_pooling": {"dropout": 0.0},
+    "simple_mil": {"dropout": 0.0},
     "transmil": {"dropout": 0.0},
 }
 

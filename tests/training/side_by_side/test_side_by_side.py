@@ -29,19 +29,16 @@ from watched_training import killed_in_the_second_epoch
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "abmilx", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil", "wikg",
+    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dgr_mil",
+    "dsmil", "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp",
+    "simple_mil", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
-    "additive_mil": "with every bag",
-    "aem": "step to step",
     "deepattnmisl": "prepare their bags",
-    "dgr_mil": "step to step",
     "dtfd": "torch",
     "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
-    "simple_mil": "step to step",
 }
 NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
@@ -182,6 +179,18 @@ def test_every_method_is_known_to_run_one_way_or_the_other():
 def test_side_by_side_is_one_at_a_time(name):
     """With all that is random: each replica draws what it would draw alone."""
     compare(settings(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("additive_mil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}}),
+        ("aem", {"model": {"annealing": "cosine"}, "training": {"accumulate": 2}}),
+        ("simple_mil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}, "training": {"accumulate": 3}}),
+    ],
+)
+def test_what_changes_with_steps_and_bags(name, sections):
+    compare(settings(name, **sections))
 
 
 @pytest.mark.parametrize("name", sorted(OBSTACLES))
