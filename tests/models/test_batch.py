@@ -26,7 +26,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "max_pooling embedding": ("max_pooling", {"level": "embedding"}),
 }
 CAN = {
-    "abmil", "abmilx", "acmil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
+    "abmil", "abmilx", "acmil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "hdmil", "ibmil",
     "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
 }  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     assert torch.isfinite(first.logits).all()
     random = form in {
         *("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling"),
-        *("abmilx", "simlp", "simple_mil"),
+        *("abmilx", "hdmil", "simlp", "simple_mil"),
     }
     assert torch.equal(first.logits, second.logits) != random
 

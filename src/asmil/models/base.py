@@ -212,6 +212,11 @@ class MILModel(nn.Module):
         """Parameter-free work on a bag (neighbors, clusters); the loader keeps the result."""
         return bag if self.tile_smoothing is None else with_graph(bag, f"smoothing.where = {self.smoothed}")
 
+    @property
+    def tile_tables(self) -> tuple[str, ...] | None:
+        """The extras that `prepare` adds, if each has an integer for every tile (N, or N x k); None: it adds others."""
+        return () if type(self).prepare is MILModel.prepare else None
+
     def attend(self, bag: Bag) -> Tensor:
         """The scores of the tiles, A x N."""
         raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to read")

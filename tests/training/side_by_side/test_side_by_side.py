@@ -29,7 +29,7 @@ from watched_training import killed_in_the_second_epoch
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
-    "abmil", "abmilx", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ilra",
+    "abmil", "abmilx", "acmil", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "hdmil", "ilra",
     "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
@@ -38,7 +38,6 @@ OBSTACLES = {
     "deepattnmisl": "prepare their bags",
     "dgr_mil": "step to step",
     "dtfd": "torch",
-    "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
     "simple_mil": "step to step",
