@@ -117,6 +117,12 @@ def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
 
 
+def refuse_padding(bag: Bag) -> None:
+    """Raise for a padded bag that is not prepared."""
+    if bag.mask is not None:
+        raise AsmilError(f"{bag.id}: a bag must be prepared before its padding is added; use model.prepare(bag)")
+
+
 @dataclass(slots=True)
 class Loss:
     """A training loss (`total`, with gradient) and the parts it is made of."""
@@ -214,7 +220,7 @@ class MILModel(nn.Module):
 
     @property
     def tile_tables(self) -> tuple[str, ...] | None:
-        """The extras that `prepare` adds, if each has an integer for every tile (N, or N x k); None: it adds others."""
+        """The extras that `prepare` adds, if each is an integer for every tile (N); None: it adds others."""
         return () if type(self).prepare is MILModel.prepare else None
 
     def attend(self, bag: Bag) -> Tensor:
@@ -228,6 +234,11 @@ class MILModel(nn.Module):
         None: the method needs bags without padding.
         """
         return None
+
+    @property
+    def batch_from(self) -> int | None:
+        """`padding_from` of bags in a batch, which have no extras: None if the method reads `tile_tables`."""
+        return self.padding_from if self.tile_tables == () else None
 
     @property
     def steps_alike(self) -> bool:
@@ -385,6 +396,10 @@ class ModelOnBase(MILModel):
     @property
     def normalizer_built_in(self) -> bool:
         return self.base.normalizer_built_in
+
+    @property
+    def tile_tables(self) -> tuple[str, ...] | None:
+        return self.base.tile_tables
 
     @property
     def padding_from(self) -> int | None:

@@ -21,7 +21,7 @@ from asmil.models.blocks.randomness import batched_draws
 
 def refuse_batches(model: MILModel, what: str) -> None:
     """Raise if a method needs its bags one by one."""
-    if model.padding_from is None:
+    if model.batch_from is None:
         raise AsmilError(
             f"{what}: {type(model).__name__} with these settings needs its bags one by one, since padding would change "
             "its results; use training.accumulate for several bags per step"
@@ -41,7 +41,7 @@ def run_batch(model: MILModel, batch: PaddedBags) -> list[Output]:
     [(1, 5), (1, 3)]
     """
     refuse_batches(model, "a batch")
-    fewest = model.padding_from or 1
+    fewest = model.batch_from or 1
     for name, size in zip(batch.ids, batch.sizes, strict=True):
         if size < min(fewest, batch.features.shape[1]):
             raise AsmilError(
