@@ -109,10 +109,11 @@ def deal(order: Tensor, groups: int, tiles: Tensor | None = None) -> Tensor:
 
     The sizes differ by at most one, the larger runs first.
 
-    tiles: the number of tiles, of a padded bag; the padding comes last in the order, and gets larger numbers
+    tiles: the number of tiles, of a padded bag; the padding comes last in the order, and gets larger numbers. It is at
+        least `groups`, but where trainings share a step, one that waits may compute a shorter bag in vain
     """
     place = torch.arange(len(order), device=order.device)
-    count = len(order) if tiles is None else tiles
+    count = len(order) if tiles is None else tiles.clamp(min=groups)
     size, larger = count // groups, count % groups
     in_larger = larger * (size + 1)
     runs = torch.where(place < in_larger, place // (size + 1), larger + (place - in_larger) // size)
@@ -273,7 +274,8 @@ class DTFD(MILModel):
             places.append(start + count)
             if self.config.distill == "MaxMinS":
                 places.append(end - len(count) + count)
-        return order[torch.cat(places)]
+        # of a bag that is computed in vain (see `deal`), they may be outside
+        return order[torch.cat(places).clamp(0, len(order) - 1)]
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The slide's loss (it trains tier 2) and the mean loss of its pseudo-bags (it trains tier 1)."""
