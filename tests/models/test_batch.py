@@ -23,13 +23,18 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "dsmil values": ("dsmil", {"values": True}),
     "clam_sb svm": ("clam_sb", {"instance_loss": "svm", "subtyping": True}),
     "asmil shared": ("asmil", {"projections": "shared"}),
+    "deepattnmisl vlsa": ("deepattnmisl", {"variant": "vlsa", "clusters": 20, "mask_empty": False}),
+    "dtfd MaxMinS": ("dtfd", {"distill": "MaxMinS", "total_instance": 8, "inference_splits": 2}),
     "max_pooling tile": ("max_pooling", {"level": "tile"}),
     "max_pooling embedding": ("max_pooling", {"level": "embedding"}),
 }
 CAN = {
-    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
+    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "hdmil",
+    "ibmil",
     "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
 }  # fmt: skip
+CAN_BE_PADDED = {*CAN, "deepattnmisl", "dtfd"}
+"""The last read tables of their tiles, which batches do not have."""
 
 
 def make(form):
@@ -51,7 +56,8 @@ def padded(bag, rows):
     """The bag with rows after its tiles that would change any result they entered."""
     features = torch.full((rows, WIDTH), 7.0, dtype=torch.float64)
     features[: len(bag)] = bag.features
-    return Bag(features, mask=torch.arange(rows) < len(bag), id=bag.id)
+    tables = {name: torch.nn.functional.pad(table, (0, rows - len(bag))) for name, table in bag.extras.items()}
+    return Bag(features, mask=torch.arange(rows) < len(bag), id=bag.id, extras=tables)
 
 
 def gradients_of(model, run):
@@ -79,22 +85,23 @@ def assert_same(found, expected):
 
 
 def can(form):
-    return make(form).padding_from is not None
+    return make(form).batch_from is not None
 
 
 def test_who_can():
     assert {name for name in methods() if can(name)} == CAN
+    assert {name for name in methods() if make(name).padding_from is not None} == CAN_BE_PADDED
     assert build("abmil", WIDTH, 2, mil_dropout=3, embedding_layers=3).padding_from is None
     assert build("ibmil", WIDTH, 2, base="transmil").padding_from is None
 
 
-@pytest.mark.parametrize("form", sorted(form for form in FORMS if FORMS[form][0] in CAN))
+@pytest.mark.parametrize("form", sorted(form for form in FORMS if FORMS[form][0] in CAN_BE_PADDED))
 @pytest.mark.parametrize("extra", [1, 13])
 def test_padding_changes_neither_loss_nor_gradients(form, extra):
     model = make(form)
     step = step_of(model, anchored=True)
     for tiles in sorted({model.padding_from, 17, 60}):
-        bag, target = make_bag(max(tiles, model.padding_from)), torch.tensor([tiles % CLASSES])
+        bag, target = model.prepare(make_bag(max(tiles, model.padding_from))), torch.tensor([tiles % CLASSES])
         whole = gradients_of(model, partial(step.of_one, bag, target, 1))
         filled = gradients_of(model, partial(step.of_one, padded(bag, len(bag) + extra), target, 1))
         assert_same(filled, whole)
@@ -132,14 +139,14 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     assert torch.isfinite(first.logits).all()
     random = form in {
         *("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling"),
-        *("abmilx", "simlp", "simple_mil"),
+        *("abmilx", "hdmil", "simlp", "simple_mil"),
     }
     assert torch.equal(first.logits, second.logits) != random
 
 
 @pytest.mark.parametrize("name", sorted(set(methods()) - CAN))
 def test_others_are_refused(name):
-    model = build(name, WIDTH, CLASSES)
+    model = build(name, WIDTH, CLASSES).eval()
     batch = Bag.collate([Bag(torch.randn(9, WIDTH)), Bag(torch.randn(5, WIDTH), id="short")])
     with pytest.raises(AsmilError, match=type(model).__name__):
         run_batch(model, batch)

@@ -117,6 +117,12 @@ def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
 
 
+def refuse_padding(bag: Bag) -> None:
+    """Raise for a padded bag that is not prepared."""
+    if bag.mask is not None:
+        raise AsmilError(f"{bag.id}: a bag must be prepared before its padding is added; use model.prepare(bag)")
+
+
 @dataclass(slots=True)
 class Loss:
     """A training loss (`total`, with gradient) and the parts it is made of."""
@@ -237,6 +243,11 @@ class MILModel(nn.Module):
     def pads_to_shapes(self) -> bool:
         """Whether bags of different length may be padded to the same number of rows, see `padded_rows`."""
         return type(self).padded_rows is not MILModel.padded_rows
+
+    @property
+    def batch_from(self) -> int | None:
+        """`padding_from` of bags in a batch, which have no extras: None if the method reads `tile_tables`."""
+        return self.padding_from if self.tile_tables == () else None
 
     @property
     def steps_alike(self) -> bool:

@@ -26,7 +26,7 @@ def keeps_statistics(part: nn.Module) -> bool:
 
 def refuse_batches(model: MILModel, what: str) -> None:
     """Raise if a method needs its bags one by one, in training or eval mode."""
-    if model.padding_from is None or (model.training and any(map(keeps_statistics, model.modules()))):
+    if model.batch_from is None or (model.training and any(map(keeps_statistics, model.modules()))):
         raise AsmilError(
             f"{what}: {type(model).__name__} with these settings needs its bags one by one, since padding would change "
             "its results; use training.accumulate for several bags per step"
@@ -46,7 +46,7 @@ def run_batch(model: MILModel, batch: PaddedBags) -> list[Output]:
     [(1, 5), (1, 3)]
     """
     refuse_batches(model, "a batch")
-    fewest = model.padding_from or 1
+    fewest = model.batch_from or 1
     for name, size in zip(batch.ids, batch.sizes, strict=True):
         if size < min(fewest, batch.features.shape[1]):
             raise AsmilError(

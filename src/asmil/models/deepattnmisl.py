@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, masked_scores, refuse_padding
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.kmeans import cluster
 from asmil.models.blocks.layers import floating, tile_by_tile
@@ -39,6 +39,9 @@ from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
+
+CLUSTERS = "clusters"
+"""The extras of a bag that hold the cluster of each tile, N numbers from 0."""
 
 
 class DeepAttnMISLConfig(EmbeddingConfig):
@@ -103,14 +106,23 @@ class DeepAttnMISL(MILModel):
         self.hidden = nn.Linear(width, config.head) if official else None
         self.head = nn.Linear(config.head if official else width, n_outputs)
 
+    @property
+    def tile_tables(self) -> tuple[str, ...]:
+        return (CLUSTERS,)
+
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.embedding.mil_dropout.top else 1
+
     def prepare(self, bag: Bag) -> Bag:
-        given = bag.extras.get("clusters")
+        given = bag.extras.get(CLUSTERS)
         if given is None:
+            refuse_padding(bag)
             settings = self.config
             labels = cluster(
                 bag.features, self.clusters, settings.cluster_seed, settings.cluster_restarts, settings.fit_tiles
             )
-            return replace(bag, extras={**bag.extras, "clusters": labels.to(bag.features.device)})
+            return replace(bag, extras={**bag.extras, CLUSTERS: labels.to(bag.features.device)})
         given = torch.as_tensor(given, dtype=torch.int64)
         if len(given) != len(bag):
             raise AsmilError(f"{bag.id}: {len(given)} cluster numbers for {len(bag)} tiles; they must match")
@@ -119,29 +131,31 @@ class DeepAttnMISL(MILModel):
                 f"{bag.id}: its clusters are numbered {int(given.min())} to {int(given.max())}, the model takes 0 to "
                 f"{self.clusters - 1}; set model.clusters, or leave the clusters out"
             )
-        return replace(bag, extras={**bag.extras, "clusters": given})
+        return replace(bag, extras={**bag.extras, CLUSTERS: given})
 
     def attend(self, bag: Bag) -> Tensor:
         return self._score(bag)[0]
 
     def forward(self, bag: Bag) -> Output:
-        scores, members, means, groups, cluster_scores = self._score(bag)
+        scores, labels, members, means, groups, cluster_scores = self._score(bag)
         shares = self._shares(scores, members, cluster_scores).to(groups.dtype)
         pooled = (shares @ groups).squeeze(0)
         read = pooled if self.hidden is None else self.dropout(functional.relu(self.hidden(pooled)))
         extras = {
-            "clusters": members.argmax(dim=1),
+            CLUSTERS: labels,
             "cluster_scores": cluster_scores.squeeze(0),
             "cluster_attention": shares.squeeze(0),
             "cluster_features": means,
         }
         return Output(self.head(read), scores, pooled, extras=extras)
 
-    def _score(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Scores z (1 x N), which tile is in which cluster (N x C), h and g (C x d), and scores s (1 x C)."""
-        labels = (bag if "clusters" in bag.extras else self.prepare(bag)).extras["clusters"]
+    def _score(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Scores z (1 x N), clusters (N), which tile is in which (N x C), h and g (C x d), and scores s (1 x C)."""
+        labels = (bag if CLUSTERS in bag.extras else self.prepare(bag)).extras[CLUSTERS]
         embedded = tile_by_tile(self.embedding, bag.features)
-        members = functional.one_hot(labels, self.clusters)
+        members = labels.unsqueeze(1) == torch.arange(self.clusters, device=labels.device)
+        if bag.mask is not None:
+            members = members & bag.mask.unsqueeze(1)
         counts = members.sum(dim=0).to(torch.promote_types(embedded.dtype, torch.float32))
         # In float32 at least: float16 cannot hold the sum of many tiles.
         sums = members.to(counts.dtype).t() @ floating(embedded)
@@ -155,14 +169,15 @@ class DeepAttnMISL(MILModel):
             groups = self.dropout(functional.relu(self.mix(means)))
         cluster_scores: Tensor = self.attention(groups)
         per_tile = cluster_scores - counts.clamp_min(1).log()
-        return per_tile[:, labels], members, means, groups, cluster_scores
+        scores = masked_scores((per_tile * members).sum(dim=1).unsqueeze(0), bag)
+        return scores, labels, members, means, groups, cluster_scores
 
     def _shares(self, scores: Tensor, members: Tensor, cluster_scores: Tensor) -> Tensor:
         """The attention of every cluster, 1 x C: the summed weights of its tiles."""
         if not self.config.mask_empty:
-            empty = (members.sum(dim=0) == 0).nonzero().flatten()
-            scores = torch.cat([scores, cluster_scores[:, empty]], dim=1)
-            members = torch.cat([members, functional.one_hot(empty, self.clusters)])
+            # one more row per cluster, which counts if the cluster is empty
+            scores = torch.cat([scores, cluster_scores.masked_fill(members.any(dim=0), -torch.inf)], dim=1)
+            members = torch.cat([members, torch.eye(self.clusters, dtype=torch.bool, device=members.device)])
         weights: Tensor = self.normalizer(scores)
         # Not a matrix product, which autocast would round.
         return (weights.t() * members).sum(dim=0, keepdim=True)
@@ -170,7 +185,8 @@ class DeepAttnMISL(MILModel):
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """`attention`: a_c / n_c, a tile's weight in the bag. `clusters`: a_c, the attention of the tile's cluster."""
         if kind == "clusters":
-            return output.extras["cluster_attention"][output.extras["clusters"]]
+            assert output.scores is not None
+            return output.extras["cluster_attention"][output.extras[CLUSTERS][: output.scores.shape[1]]]
         return super().draw_tile_map(output, kind)
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import Loss, MILModel, Output
+from asmil.models.base import Loss, MILModel, Output, masked_scores, refuse_padding
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.randomness import Dropout, RandomModule
@@ -49,51 +49,85 @@ PSEUDO_BAGS = "pseudo_bags"
 """The extras of a bag that hold a split: N numbers, tiles with the same number are together."""
 
 
+@dataclass(frozen=True)
+class Split:
+    """The pseudo-bags of a bag.
+
+    ids: N, the pseudo-bag of each tile, from 0; padding is in none, its numbers are larger
+    sizes: tiles of each pseudo-bag; in a padded bag, the fewest it may have
+    """
+
+    ids: Tensor
+    sizes: Sequence[int]
+
+
 class PseudoBags(RandomModule):
-    """Which pseudo-bag each tile of a bag is in (N numbers from 0), and how many pseudo-bags there are.
+    """Which pseudo-bag each tile of a bag is in.
 
     In training dealt at random; otherwise by the name and size of the bag and the number of the repeat, whatever else
     was drawn before. A split in the extras of the bag is used as it is.
+
+    fewest: tiles of the shortest bag that may be padded
     """
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, groups: int, fewest: int) -> None:
         super().__init__()
-        self.groups = groups
+        self.groups, self.fewest = groups, fewest
 
-    def forward(self, bag: Bag, repeat: int = 0) -> tuple[Tensor, int]:
+    def forward(self, bag: Bag, repeat: int = 0) -> Split:
         if PSEUDO_BAGS in bag.extras:
             return _given(bag)
         warn_of_fixed_size("its tiles are dealt into pseudo-bags by a permutation of their number")
-        n_tiles = len(bag)
-        groups = min(self.groups, n_tiles)
+        tiles = len(bag) if bag.mask is None else self.fewest
+        groups = min(self.groups, tiles)
+        sizes = [tiles // groups + (group < tiles % groups) for group in range(groups)]
         if self.training:
-            order = self.uniform((n_tiles,), bag.features).argsort()
-        else:
-            digest = hashlib.sha256(f"{bag.id}/{n_tiles}/{repeat}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
-            order = torch.randperm(n_tiles, generator=generator).to(bag.features.device)
-        return deal(order, groups), groups
+            drawn = self.uniform((len(bag),), bag.features)
+            if bag.mask is None:
+                return Split(deal(drawn.argsort(), groups), sizes)
+            return Split(deal(drawn.masked_fill(~bag.mask, torch.inf).argsort(), groups, bag.mask.sum()), sizes)
+        ids = bag.extras.get(table_name(repeat))
+        ids = self.of_inference(bag, repeat) if ids is None else ids
+        return Split(ids if bag.mask is None else ids.masked_fill(~bag.mask, groups), sizes)
+
+    def of_inference(self, bag: Bag, repeat: int) -> Tensor:
+        """The pseudo-bag of each tile of a bag in inference."""
+        refuse_padding(bag)
+        digest = hashlib.sha256(f"{bag.id}/{len(bag)}/{repeat}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
+        order = torch.randperm(len(bag), generator=generator).to(bag.features.device)
+        return deal(order, min(self.groups, len(bag)))
 
 
-def deal(order: Tensor, groups: int) -> Tensor:
+def table_name(repeat: int) -> str:
+    """The extras of a prepared bag that hold one of its splits in inference."""
+    return f"inference_split_{repeat}"
+
+
+def deal(order: Tensor, groups: int, tiles: Tensor | None = None) -> Tensor:
     """The pseudo-bag of each tile, when the tiles in this order are cut into `groups` runs.
 
     The sizes differ by at most one, the larger runs first.
+
+    tiles: the number of tiles, of a padded bag; the padding comes last in the order, and gets larger numbers. It is at
+        least `groups`, but where trainings share a step, one that waits may compute a shorter bag in vain
     """
-    ids = torch.empty_like(order)
-    for group, tiles in enumerate(order.tensor_split(groups)):
-        ids[tiles] = group
-    return ids
+    place = torch.arange(len(order), device=order.device)
+    count = len(order) if tiles is None else tiles.clamp(min=groups)
+    size, larger = count // groups, count % groups
+    in_larger = larger * (size + 1)
+    runs = torch.where(place < in_larger, place // (size + 1), larger + (place - in_larger) // size)
+    return torch.empty_like(order).scatter(0, order, runs)
 
 
-def _given(bag: Bag) -> tuple[Tensor, int]:
+def _given(bag: Bag) -> Split:
     given = torch.as_tensor(bag.extras[PSEUDO_BAGS], device=bag.features.device)
     if given.shape != (len(bag),):
         raise AsmilError(
             f"{bag.id}: its pseudo_bags have shape {tuple(given.shape)}; give one number for each of {len(bag)} tiles"
         )
     groups, ids = torch.unique(given, return_inverse=True)
-    return ids, len(groups)
+    return Split(ids, torch.bincount(ids, minlength=len(groups)).tolist())
 
 
 class DTFDConfig(EmbeddingConfig):
@@ -162,7 +196,26 @@ class DTFD(MILModel):
         self.classifier = nn.Linear(width, n_outputs)
         self.dropout = Dropout(config.dropout)
         self.tier2 = SecondTier(width, n_outputs, config.attention, config.tier2_dropout)
-        self.split = PseudoBags(config.groups)
+        self.k = config.total_instance // config.groups
+        """Tiles that are distilled from a pseudo-bag, from each end."""
+        fewest = config.groups if config.distill == "AFS" else config.groups * self.k
+        self.split = PseudoBags(config.groups, fewest)
+
+    @property
+    def tile_tables(self) -> tuple[str, ...]:
+        return tuple(map(table_name, range(self.config.inference_splits)))
+
+    def prepare(self, bag: Bag) -> Bag:
+        """The bag with its splits in inference, unless it has a split of its own."""
+        bag = super().prepare(bag)
+        if PSEUDO_BAGS in bag.extras:
+            return bag
+        splits = {name: self.split.of_inference(bag, repeat) for repeat, name in enumerate(self.tile_tables)}
+        return replace(bag, extras={**bag.extras, **splits})
+
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.smoothed or self.embedding.mil_dropout.top else self.split.fewest
 
     @property
     def classifies_tiles(self) -> bool:
@@ -173,19 +226,23 @@ class DTFD(MILModel):
         return self.residual(self.embedding(features))
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.smooth_scores(self.attention(self.embed(bag.features)), bag)
+        return self._score(self.embed(bag.features), bag)
+
+    def _score(self, embedded: Tensor, bag: Bag) -> Tensor:
+        return masked_scores(self.smooth_scores(self.attention(embedded), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
-        scores = self.smooth_scores(self.attention(embedded), bag)
+        scores = self._score(embedded, bag)
         with torch.no_grad():
             class_scores = functional.linear(embedded, self.classifier.weight)
         fixed = self.training or PSEUDO_BAGS in bag.extras
         splits = 1 if fixed else self.config.inference_splits
-        return _averaged([self._read(embedded, scores, class_scores, *self.split(bag, i)) for i in range(splits)])
+        return _averaged([self._read(embedded, scores, class_scores, self.split(bag, i)) for i in range(splits)])
 
-    def _read(self, embedded: Tensor, scores: Tensor, class_scores: Tensor, ids: Tensor, n_groups: int) -> Output:
-        """The output for one split: N pseudo-bag numbers, 0 to n_groups - 1."""
+    def _read(self, embedded: Tensor, scores: Tensor, class_scores: Tensor, split: Split) -> Output:
+        """The output for one split."""
+        ids, n_groups = split.ids, len(split.sizes)
         own = ids == torch.arange(n_groups, device=ids.device).unsqueeze(1)
         attention: Tensor = self.normalizer(scores.expand(n_groups, -1).masked_fill(~own, -torch.inf))
         features = attention.to(embedded.dtype) @ embedded
@@ -200,20 +257,25 @@ class DTFD(MILModel):
         if self.config.distill == "AFS":
             distilled = features.detach()
         else:
-            extras["selected"] = self._select(evidence, ids, n_groups)
+            extras["selected"] = self._select(evidence, own, split)
             distilled = embedded.detach()[extras["selected"]]
         logits, slide_feature, extras["tier2_scores"] = self.tier2(distilled)
         return Output(logits, scores, slide_feature, evidence, extras)
 
-    def _select(self, evidence: Tensor, ids: Tensor, n_groups: int) -> Tensor:
-        """The tiles that are distilled, pseudo-bag by pseudo-bag."""
-        k = self.config.total_instance // self.config.groups
+    def _select(self, evidence: Tensor, own: Tensor, split: Split) -> Tensor:
+        """The tiles that are distilled, pseudo-bag by pseudo-bag; own: G x N, which tiles are in which pseudo-bag."""
         order = torch.argsort(_rivals(evidence), stable=True)
-        order = order[torch.argsort(ids[order], stable=True)]
-        ranked = order.split(torch.bincount(ids, minlength=n_groups).tolist())
-        if self.config.distill == "MaxS":
-            return torch.cat([tiles[:k] for tiles in ranked])
-        return torch.cat([part for tiles in ranked for part in (tiles[:k], tiles[-k:])])
+        order = order[torch.argsort(split.ids[order], stable=True)]
+        ends = own.sum(dim=1).cumsum(0)
+        starts = functional.pad(ends[:-1], (1, 0))
+        places = []
+        for start, end, size in zip(starts.split(1), ends.split(1), split.sizes, strict=True):
+            count = torch.arange(min(self.k, size), device=order.device)
+            places.append(start + count)
+            if self.config.distill == "MaxMinS":
+                places.append(end - len(count) + count)
+        # of a bag that is computed in vain (see `deal`), they may be outside
+        return order[torch.cat(places).clamp(0, len(order) - 1)]
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The slide's loss (it trains tier 2) and the mean loss of its pseudo-bags (it trains tier 1)."""

@@ -38,7 +38,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import RunningPool
-from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
+from asmil.models.base import Loss, MILModel, Output, Stage, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.layers import start_linear
@@ -124,6 +124,7 @@ class HDMIL(MILModel):
     smooths = ("late",)
     logits_in_extras = ("logits_full",)
     map_kinds = ("attention", "kept")
+    label_routes_gradients = True
     maps_predicted_class = True
     config: HDMILConfig
 
@@ -150,6 +151,14 @@ class HDMIL(MILModel):
             lowres_tiles(bag)
         return super().prepare(bag)
 
+    @property
+    def tile_tables(self) -> tuple[str, ...] | None:
+        return () if self.lipn is None else None
+
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.lipn is not None or self.smoothed or self.embedding.mil_dropout.top else 1
+
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x 512, tile by tile."""
         return self.embedding(features)
@@ -158,29 +167,34 @@ class HDMIL(MILModel):
         return self._score(self.embed(bag.features), bag)
 
     def _score(self, embedded: Tensor, bag: Bag) -> Tensor:
-        return self.smooth_scores(self.attention(embedded), bag)
+        return masked_scores(self.smooth_scores(self.attention(embedded), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
         if self.lipn is not None:
             return self._screened(bag, harden(torch.sigmoid(self.lipn(lowres_tiles(bag)).t())))
         embedded = self.embed(bag.features)
         scores = self._score(embedded, bag)
-        return self.distill(embedded, scores, self.mask(scores), jointly=self.training)
+        return self.distill(embedded, scores, self.mask(scores), jointly=self.training, tiles=bag.mask)
 
-    def distill(self, embedded: Tensor, scores: Tensor, mask: Tensor, *, jointly: bool) -> Output:
-        """Both branches, the kept one with its weights as in training (`jointly`) or as in inference."""
+    def distill(
+        self, embedded: Tensor, scores: Tensor, mask: Tensor, *, jointly: bool, tiles: Tensor | None = None
+    ) -> Output:
+        """Both branches, the kept one with its weights as in training (`jointly`) or as in inference.
+
+        tiles: N, true for tiles, of a padded bag
+        """
         pooled_full = self.normalizer(scores).to(embedded.dtype) @ embedded
         weights = self._joint_weights(scores, mask) if jointly else self.kept_weights(scores, mask)
         pooled = weights.to(embedded.dtype) @ embedded
         logits, logits_full = self.read(torch.stack([pooled, pooled_full]))
         extras = {
             "mask": mask,
-            "mask_rate": mask_rate(mask),
+            "mask_rate": mask_rate(mask, tiles),
             "logits_full": logits_full,
             "pooled_full": pooled_full,
             "pooled": pooled,
         }
-        extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config)
+        extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config, tiles)
         return Output(logits, scores, pooled.flatten(), extras=extras)
 
     def kept_weights(self, scores: Tensor, mask: Tensor) -> Tensor:
@@ -254,8 +268,8 @@ class HDMIL(MILModel):
     def draw_tile_map(self, output: Output, kind: str) -> Tensor:
         """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
         if kind == "kept":
-            mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)
-            return self.kept_weights(predicted_row(output), mask)[0]
+            scores, mask = predicted_row(output), output.extras["mask"][output.logits.argmax()].unsqueeze(0)
+            return self.kept_weights(scores, mask[:, : scores.shape[1]])[0]
         return super().draw_tile_map(output, kind)
 
     def stages(self) -> list[Stage]:
@@ -276,10 +290,14 @@ class HDMIL(MILModel):
         return groups
 
 
-def mask_rate(mask: Tensor) -> Tensor:
-    """The share of tiles kept for class 0 or class 1; mask: C x N. Its gradient is that of the sum of the two."""
+def mask_rate(mask: Tensor, tiles: Tensor | None = None) -> Tensor:
+    """The share of tiles kept for class 0 or class 1; mask: C x N. Its gradient is that of the sum of the two.
+
+    tiles: N, true for tiles, of a padded bag, whose padding is never kept
+    """
     kept = mask[:2].float().sum(dim=0)
-    return ((kept > 0).to(kept.dtype) + (kept - kept.detach())).mean()
+    counted = (kept > 0).to(kept.dtype) + (kept - kept.detach())
+    return counted.mean() if tiles is None else counted.sum() / tiles.sum()
 
 
 def distillation_terms(output: Output, mask_ratio: float) -> dict[str, Tensor]:

@@ -72,7 +72,7 @@ def infer(
 
 def infer_all(model: MILModel, bags: Iterable[Bag], device: torch.device) -> Iterator[tuple[Bag, Output]]:
     """Every bag with its output, as `infer` gives it up to rounding; on a GPU, short bags are computed together."""
-    fewest = model.padding_from if device.type == "cuda" else None
+    fewest = model.batch_from if device.type == "cuda" else None
     together: list[Bag] = []
     for bag in bags:
         if fewest is None or not fewest <= len(bag) <= SHORT_TILES:

@@ -124,7 +124,7 @@ def _graphed_limits(config: RunConfig, model: MILModel, task: Task) -> dict[str,
     routed = model.label_routes_gradients and training.batch > 1
     return {
         f"{config.method} with these settings: its bags cannot be padded": all(
-            part.padding_from is not None for part in stages
+            part.batch_from is not None for part in stages
         ),
         f"{config.method}, whose steps are not recorded": all(part.records_steps for part in stages),
         "methods whose steps differ from each other": all(part.steps_alike for part in stages),

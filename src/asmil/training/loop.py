@@ -308,7 +308,7 @@ class Trainer:
 
     def _can_pad(self, bags: list[Bag]) -> bool:
         """Whether the bags can be computed at once; if one has too few tiles, they are computed one by one."""
-        fewest = self.model.padding_from
+        fewest = self.model.batch_from
         return self.settings.batch > 1 and len(bags) > 1 and fewest is not None and min(map(len, bags)) >= fewest
 
     def _add_padded(self, bags: list[Bag], targets: Tensor, size: int) -> Output:

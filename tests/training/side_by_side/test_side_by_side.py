@@ -30,16 +30,15 @@ from watched_training import killed_in_the_second_epoch
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
     "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dgr_mil",
-    "dsmil", "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp",
+    "dsmil", "hdmil", "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "simlp",
     "simple_mil", "transmil", "wikg",
 }  # fmt: skip
 OBSTACLES = {
-    "deepattnmisl": "prepare their bags",
-    "dtfd": "torch",
-    "hdmil": "prepare their bags",
     "ibmil": "several stages",
     "mhim": "several stages",
 }
+PREPARED = {"deepattnmisl", "dtfd"}
+"""Side by side, unless trainings standardize features: the tables of their tiles are prepared once for all."""
 NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4, "landmarks": 4, "clusters": 2}
 
@@ -172,7 +171,7 @@ def compare(config, n_classes: int = 2, **sizes) -> None:
 
 
 def test_every_method_is_known_to_run_one_way_or_the_other():
-    assert SIDE_BY_SIDE | OBSTACLES.keys() | NEEDS_COORDINATES == methods().keys()
+    assert SIDE_BY_SIDE | PREPARED | OBSTACLES.keys() | NEEDS_COORDINATES == methods().keys()
 
 
 @pytest.mark.parametrize("name", sorted(SIDE_BY_SIDE))
@@ -383,10 +382,22 @@ def numbers(records):
     return [{**record, "seconds": None} for record in records]
 
 
-def test_own_orders_validation_and_selection_are_those_of_the_loop():
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("abmil", {}),
+        ("deepattnmisl", {"clusters": 4}),
+        ("deepattnmisl", {"variant": "vlsa", "clusters": 3, "mask_empty": False}),
+        ("dtfd", {"groups": 3, "inference_splits": 2}),
+        ("dtfd", {"groups": 2, "distill": "MaxS"}),
+        ("dtfd", {"groups": 2, "distill": "MaxMinS", "dropout": 0.2}),
+    ],
+)
+def test_own_orders_validation_and_selection_are_those_of_the_loop(name, model):
     """Every training draws its own order; epochs, records, learning rates, choice and predictions are as alone."""
     made = make()
-    config = settings("abmil", training={"epochs": 4, "lr": 0.02, "select": "loss", "early_stopping": 1})
+    training = {"epochs": 4, "lr": 0.02, "select": "loss", "early_stopping": 1}
+    config = settings(name, model=model, training=training)
     sources, targets = plain_bags(made)
     labeled = [LabeledBags(*pair) for pair in zip(sources, targets, strict=True)]
     val = [labeled[(number + 1) % REPLICAS] for number in range(REPLICAS)]
@@ -425,6 +436,20 @@ def test_a_training_that_is_resumed_ends_with_the_same_bits(tmp_path, optimizer)
             assert [key for key in whole if not torch.equal(whole[key], resumed[key])] == []
     with pytest.raises(AsmilError, match="side_by_side"):
         trainers_of(config, made[2], tmp_path / "resumed")[0].fit(labeled[0], None)
+
+
+@pytest.mark.parametrize("name", sorted(PREPARED))
+def test_prepared_bags_are_not_standardized(name):
+    assert "prepares" in obstacle(settings(name), *make(n_bags=4))
+
+
+def test_pseudo_bags_of_ones_own_are_an_obstacle():
+    made = make()
+    sources, targets = plain_bags(made)
+    given = [replace(bag, extras={"pseudo_bags": torch.arange(len(bag))}) for bag in sources[0].bags]
+    labeled = LabeledBags(BagList(given), targets[0])
+    with pytest.raises(NotSideBySide, match="bag 1"):
+        fit_side_by_side(trainers_of(settings("dtfd"), made[2][:1]), [labeled], [None])
 
 
 def test_steps_keep_every_order_and_share_what_they_can():

@@ -123,7 +123,7 @@ class Steps:
 
     def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
         """The shape of the step for these bags; None if a bag of a batch is too short to be padded."""
-        fewest = self.trainer.model.padding_from
+        fewest = self.trainer.model.batch_from
         assert fewest is not None, "settings_reason excludes other methods"
         if len(sizes) > 1 and min(sizes) < fewest:
             return None

@@ -105,7 +105,7 @@ class ResidentEvaluator:
 
     def _batches(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """The bags by length, in groups of a limited number of rows; bags that cannot be padded are alone."""
-        sizes, fewest = self.pool.sizes, self.trainer.model.padding_from
+        sizes, fewest = self.pool.sizes, self.trainer.model.batch_from
         assert fewest is not None, "settings_reason excludes other methods"
         batch: list[int] = []
         for number in sorted(set(numbers), key=lambda number: sizes[number], reverse=True):

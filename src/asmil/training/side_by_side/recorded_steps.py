@@ -20,7 +20,7 @@ from torch import Tensor
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
-from asmil.training.side_by_side.bags import standardized
+from asmil.training.side_by_side.bags import rows_of, standardized
 from asmil.training.side_by_side.counted_draws import CountedDraws
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.kernels import begin_kernel, end_kernel, gather_kernel
@@ -71,7 +71,7 @@ class RecordedSteps(StackedSteps):
         orders = [trainer.epoch_order(part) for trainer, part in zip(trainers, train, strict=True)]
         self._longest = max(len(order) for order in orders)
         # kept, since a recorded step reads them even if the pool grows
-        self._stored = pool.features, pool.offsets, pool.lengths
+        self._stored = pool.features, pool.offsets, pool.lengths, self.bags.tables
         self._slots = Slots(count, device)
         self._turn_number = torch.zeros(1, dtype=torch.int64, device=device)
         self._schedule_table = torch.zeros(sum(map(len, orders)), count, dtype=torch.int32, device=device)
@@ -192,8 +192,8 @@ class RecordedSteps(StackedSteps):
         )  # fmt: skip
 
     def _gathered(self, shape: Shape, numbers: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Features, n x rows x D, and which rows are tiles; None without padding."""
-        stored, offsets, lengths = self._stored
+        """Features, n x rows x (D + T), and which rows are tiles; None without padding."""
+        stored, offsets, lengths, tables = self._stored
         width = stored.shape[1]
         features = torch.empty(shape.slots, shape.rows, width, device=self.device)
         mask = torch.empty(shape.slots, shape.rows, dtype=torch.bool, device=self.device)
@@ -204,6 +204,9 @@ class RecordedSteps(StackedSteps):
         if self.bags.scaling is not None:
             center, scale = (part if numbers is None else part[numbers] for part in self.bags.scaling)
             features = standardized(features, center.unsqueeze(1), scale.unsqueeze(1))
+        if tables.shape[1]:
+            columns = rows_of(tables, offsets, self._slots.bag[: shape.slots], shape.rows)
+            features = torch.cat([features, columns], dim=-1)
         return features, mask if shape.padded else None
 
     def _active(self, slots: Slots, numbers: Tensor | None) -> Tensor:

@@ -154,7 +154,7 @@ class BagLoss(nn.Module):
         if self.has_weights:
             assert isinstance(self.gradients.task, Classification)
             self.gradients.task.weigh(self.class_weights)
-        output, parts = self.gradients.loss_of(plain_bag(features, mask), target)
+        output, parts = self.gradients.loss_of(plain_bag(self.model, features, mask), target)
         self.part_names = list(parts)
         values = torch.stack([value.detach() for value in parts.values()])
         moved = {name: buffer for name, buffer in self.named_buffers() if name in self.moving}
@@ -169,12 +169,14 @@ class AfterStep(nn.Module):
         self.model = model
 
     def forward(self, features: Tensor, mask: Tensor | None, output: dict[str, Any], target: Tensor) -> None:
-        self.model.after_step(plain_bag(features, mask), output_of(output), target)
+        self.model.after_step(plain_bag(self.model, features, mask), output_of(output), target)
 
 
-def plain_bag(features: Tensor, mask: Tensor | None) -> Bag:
-    """A bag whose values are not checked, since a check would read them."""
-    return Bag(features, mask=mask, validated=True)
+def plain_bag(model: MILModel, features: Tensor, mask: Tensor | None) -> Bag:
+    """A bag of features and `tile_tables`, N x (D + T), whose values are not checked, since a check would read them."""
+    width = model.in_features
+    extras = {name: features[:, width + i].long() for i, name in enumerate(model.tile_tables or ())}
+    return Bag(features[:, :width], extras=extras, mask=mask, validated=True)
 
 
 def tensors_of(output: Output) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class StackedSteps:
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
         self.device = trainers[0].device
-        self.bags = CommonBags(pool, train)
+        self.bags = CommonBags(pool, train, trainers[0].model)
         self._numbers = [self.bags.numbers(part.bags) for part in train]
         self._targets = [
             trainer.task.unfitted_targets(part.targets) for trainer, part in zip(trainers, train, strict=True)
@@ -391,7 +391,7 @@ class StackedSteps:
         tensors = self._model_tensors(numbers, "model.")
 
         def of_bag(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
-            return read(functional_call(self.form.model, tensors, (plain_bag(features, mask),)))
+            return read(functional_call(self.form.model, tensors, (plain_bag(self.form.model, features, mask),)))
 
         def of_bags(features: Tensor, mask: Tensor | None, tensors: dict[str, Tensor]) -> Any:
             in_dims = (0, None if mask is None else 0, None)

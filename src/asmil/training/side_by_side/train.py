@@ -56,6 +56,9 @@ def fit_side_by_side(
         steps = _steps_for(trainers[0])(trainers, train, pool)
         if recorded and steps.obstacle is not None:
             raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
+        for part in val:
+            if part is not None:
+                steps.bags.numbers(part.bags)
         for number, trainer in enumerate(trainers):
             trainer.evaluator = StackedEvaluator(steps, number)
         on_start()
