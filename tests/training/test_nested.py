@@ -20,6 +20,7 @@ from asmil.runs.prediction import open_models, predict_bag
 from asmil.runs.selection import Merit
 from asmil.training.nested import InnerSearch, candidates
 from asmil.training.run import RunObserver, train_run
+from asmil.training.side_by_side import train as side_by_side_train
 from small_task_cohorts import write_cohort
 from watched_training import killed_after
 
@@ -39,8 +40,22 @@ MODELS = {"model.inner": [8, 16], "training.lr": [1e-3, "3e-2"]}
 
 
 @pytest.fixture(scope="module")
-def nested_run(manifest, tmp_path_factory):
-    return train_run(manifest, tmp_path_factory.mktemp("run") / "run", config(MODELS, folds=2))
+def stacks():
+    """How many trainings were side by side, in each stack of the nested run."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def nested_run(manifest, tmp_path_factory, stacks):
+    fit = side_by_side_train.fit_side_by_side
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(trainers, *arguments, **options):
+            stacks.append(len(trainers))
+            fit(trainers, *arguments, **options)
+
+        patch.setattr(side_by_side_train, "fit_side_by_side", watched)
+        return train_run(manifest, tmp_path_factory.mktemp("run") / "run", config(MODELS, folds=2))
 
 
 PLAIN = {"executor": "plain"}
@@ -163,7 +178,9 @@ def test_no_inner_training_reads_a_test_slide(tmp_path, monkeypatch):
     assert read > told[0]
 
 
-def test_inner_trainings_of_all_folds_run_side_by_side_with_the_same_scores(nested_run, plain_run):
+def test_inner_trainings_of_all_folds_run_side_by_side_with_the_same_scores(nested_run, plain_run, stacks):
+    """Candidates that differ in the learning rate are in one stack: 2 folds x 2 inner folds x 2 rates."""
+    assert stacks[:2] == [8, 8]
     for fold in range(2):
         together, alone = (choice(run, fold)["candidates"] for run in (nested_run, plain_run))
         for one, other in zip(together, alone, strict=True):

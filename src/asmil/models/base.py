@@ -15,7 +15,7 @@ from asmil.attention.normalizers import Normalizer, Softmax
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.machine.lazy_names import former_name
-from asmil.models.blocks.randomness import use_generator
+from asmil.models.blocks.randomness import draws_batched, use_generator
 from asmil.models.blocks.smoothing import GRAPH, Smoothing, with_graph
 from asmil.settings.config import Settings
 from asmil.tasks.base import Task
@@ -114,7 +114,10 @@ def of_one_class(outputs: Sequence[Output]) -> list[Output]:
 
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     """The scores (A x N), minus infinity for padding."""
-    return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
+    if bag.mask is None:
+        return scores
+    # a sum has no operation in the backward pass, and short bags side by side cost what their operations cost
+    return scores + bag.mask.log() if draws_batched() else scores.masked_fill(~bag.mask, -torch.inf)
 
 
 def refuse_padding(bag: Bag) -> None:

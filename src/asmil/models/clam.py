@@ -129,7 +129,8 @@ class CLAMSB(CLAM):
     score_axes = ("branch",)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
-        return Output(self.head(pooled[0]), scores, pooled[0])
+        embedding = pooled.squeeze(0)
+        return Output(self.head(embedding), scores, embedding)
 
 
 @register(

@@ -78,7 +78,7 @@ class Classification(NamedTask):
         if self._weights is not None:
             self._weights = self._weights.to(logits.device)  # moved once: a copy in every step would block the GPU
             per_slide = per_slide * self._weights.to(logits.dtype)[targets]
-        return per_slide.mean()
+        return per_slide.mean() if len(per_slide) > 1 else per_slide.squeeze(0)
 
     def class_index(self, targets: Tensor) -> Tensor:
         return targets

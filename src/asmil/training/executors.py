@@ -13,6 +13,7 @@ declares what each executor honors. This module chooses the executor for the tra
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ from asmil.models.base import MILModel
 from asmil.models.blocks.tile_passes import HAS_TRITON
 from asmil.runs import checkpoint
 from asmil.runs.checkpoint import Executor, Progress
+from asmil.settings.config import flat
 from asmil.training.fold_seed_job import FoldSeedJob
-from asmil.training.honored import FUSED, GRAPHED, HONORED
+from asmil.training.honored import FUSED, GRAPHED, HONORED, MAY_DIFFER
 from asmil.training.loop import Trainer
 from asmil.training.turns import MOST_TILES_ON_GPU, TrainingPart
 
@@ -62,16 +64,16 @@ class JobRunner:
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train some jobs; yield each with its predictions when it ends."""
-        for same in _by_settings(jobs):
-            executors = self._executors(same)
+        for alike in _by_settings(jobs, MAY_DIFFER):
+            executors = self._executors(alike)
             for chosen in PREFERENCE:
-                group = [job for job, executor in zip(same, executors, strict=True) if executor == chosen]
+                group = [job for job, executor in zip(alike, executors, strict=True) if executor == chosen]
                 for together in self._groups(chosen, group):
                     yield from self._train(chosen, together, on_start, on_epoch)
 
     def _groups(self, executor: Executor, jobs: Sequence[FoldSeedJob]) -> Iterator[Sequence[FoldSeedJob]]:
         """The jobs that an executor trains at the same time; where it needs it, with the same bags."""
-        for alike in _by_outputs(jobs) if executor == "side_by_side" else [jobs] if jobs else []:
+        for alike in _by_outputs(jobs) if executor == "side_by_side" else _by_settings(jobs):
             most = self._at_once(executor, alike[0])
             for own in [alike] if self._mixes_folds(executor, alike[0]) else _by_bags(alike):
                 parts = -(-len(own) // most)
@@ -253,15 +255,14 @@ class JobRunner:
             self._note(text)
 
 
-def _by_settings(jobs: Sequence[FoldSeedJob]) -> list[list[FoldSeedJob]]:
-    groups: list[list[FoldSeedJob]] = []
+def _by_settings(jobs: Sequence[FoldSeedJob], may_differ: Sequence[str] = ()) -> list[list[FoldSeedJob]]:
+    """The jobs that have the same settings, except for some."""
+    groups: dict[str, list[FoldSeedJob]] = {}
     for job in jobs:
-        same = next((group for group in groups if group[0].config == job.config), None)
-        if same is None:
-            groups.append([job])
-        else:
-            same.append(job)
-    return groups
+        settings = flat(job.config.model_dump(mode="json"))
+        common = {name: value for name, value in settings.items() if name not in may_differ}
+        groups.setdefault(json.dumps(common), []).append(job)
+    return list(groups.values())
 
 
 def _is_one_short(jobs: Sequence[FoldSeedJob]) -> bool:

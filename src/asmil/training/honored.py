@@ -38,6 +38,8 @@ NOT_ABOUT_STEPS = (
 """Settings that have no effect on a step: the training loop, or what starts it, honors them."""
 
 SCHEDULE = _of("training", "epochs lr lr_min lr_drops lr_drop_factor schedule warmup_epochs")
+MAY_DIFFER = (*SCHEDULE, *_of("training", "weight_decay seed select early_stopping early_stopping_from"))
+"""Settings in which trainings side by side may differ: each training has its own schedule, decay and end."""
 ANCHOR = _of("anchor", "normalizer alpha kappa offset momentum weight update start")
 ANY_ANCHOR = (*ANCHOR, *_of("anchor", "temperature divergence reduction both_sides"))
 WITHOUT_WEIGHT = (

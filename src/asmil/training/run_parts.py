@@ -166,7 +166,7 @@ class Trainings:
         return chosen
 
     def _search(self, searches: Sequence[InnerSearch]) -> None:
-        """Run the inner trainings of some folds, those of a candidate at the same time."""
+        """Run the inner trainings of some folds."""
         jobs = [job for search in searches for job in search.jobs()]
         waiting = [job for job in jobs if not job.is_done]
         done = len(jobs) - len(waiting)

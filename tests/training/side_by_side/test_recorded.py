@@ -77,9 +77,10 @@ def settings(method, model=None, **sections):
 
 def trainers_of(config, numbers=range(TRAININGS), folder=None):
     task = Classification(["a", "b"])
+    configs = config if isinstance(config, list) else [config] * len(numbers)
     return [
-        Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder and folder / str(seed))
-        for seed in numbers
+        Trainer(build_model(own, WIDTH, 2, seed), task, own, seed=seed, folder=folder and folder / str(seed))
+        for seed, own in zip(numbers, configs, strict=True)
     ]
 
 
@@ -137,6 +138,19 @@ def test_settings_are_honored(sections):
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_trainings_may_differ_in_rates_decay_and_epochs(optimizer):
+    own = [
+        {"lr": 1e-2, "weight_decay": 0.0, "epochs": 3},
+        {"lr": 1e-3, "weight_decay": 0.5, "lr_min": 5e-4},
+        {"lr": 1e-3, "weight_decay": 0.1, "schedule": "constant"},
+    ]
+    assert_as_alone(
+        [settings("mean_pooling", {"dropout": 0.0}, training={"optimizer": optimizer, **one}) for one in own]
+    )
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["clam_sb", "dtfd", "hdmil", "transmil"])
 def test_who_else_trains_changes_no_random_number(method):
     config, parts = settings(method), make_parts()
@@ -170,11 +184,15 @@ def test_the_table_takes_the_steps_of_torch(kind):
 
     draw = torch.Generator().manual_seed(0)
     rows = [{"weight": torch.randn(7, 200, generator=draw, requires_grad=True)} for _ in range(3)]
-    optimizers = [kind([row["weight"]], lr=1e-2, weight_decay=0.1, betas=(0.8, 0.99)) for row in rows]
+    options = [(1e-2, 0.1), (1e-2, 0.1), (3e-3, 0.2)]
+    optimizers = [
+        kind([row["weight"]], lr=lr, weight_decay=decay, betas=(0.8, 0.99))
+        for row, (lr, decay) in zip(rows, options, strict=True)
+    ]
     for optimizer in optimizers:
-        optimizer.param_groups[0]["base_lr"] = 1e-2
+        optimizer.param_groups[0]["base_lr"] = optimizer.param_groups[0]["lr"]
     block = Block(0, frozenset({1}), ["weight"], rows)
-    table = TableAdam([block], optimizers[0])
+    table = TableAdam([block], optimizers)
     for step in range(4):
         gradients = torch.randn(2, 7, 200, generator=draw)
         # the second slot's training takes the step only with a bag of class 1
@@ -188,7 +206,7 @@ def test_the_table_takes_the_steps_of_torch(kind):
             if target[slot] == 1:
                 table.counts[0, number] += 1
                 rows[number]["weight"].grad = gradients[slot]
-                optimizers[number].param_groups[0]["lr"] = 1e-2 * (1.0, 0.5)[slot]
+                optimizers[number].param_groups[0]["lr"] = options[number][0] * (1.0, 0.5)[slot]
                 optimizers[number].step()
     for number, row in enumerate(rows):
         values = block.split(block.values)["weight"][number]

@@ -15,7 +15,7 @@ from asmil.models.inference import infer
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification, balanced_weights
-from asmil.training.honored import NOT_ABOUT_STEPS, declared
+from asmil.training.honored import MAY_DIFFER, NOT_ABOUT_STEPS, declared
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
@@ -367,9 +367,10 @@ def plain_bags(made):
 
 
 def trainers_of(config, replicas, folder=None, seen=None):
-    """Trainers that write their states, and the records of their epochs."""
+    """Trainers that write their states, and the records of their epochs; config: of all, or one for each."""
     trainers = []
-    for number, replica in enumerate(replicas):
+    configs = config if isinstance(config, list) else [config] * len(replicas)
+    for (number, replica), config in zip(enumerate(replicas), configs, strict=True):
         model = build_model(config, WIDTH, 2, replica.seed)
         into = None if folder is None else folder / str(number)
         on_epoch = None if seen is None else seen.setdefault(number, []).append
@@ -382,22 +383,36 @@ def numbers(records):
     return [{**record, "seconds": None} for record in records]
 
 
+STOPPING = {"epochs": 4, "lr": 0.02, "select": "loss", "early_stopping": 1}
+EACH_ITS_OWN = [
+    {"lr": 0.02, "weight_decay": 0.0, "epochs": 3, "lr_min": 0.01, "seed": 1},
+    {"lr": 0.005, "weight_decay": 0.3, "epochs": 2, "schedule": "constant", "lr_drops": [1], "lr_drop_factor": 0.5},
+    {**STOPPING, "weight_decay": 0.3, "early_stopping_from": 1, "warmup_epochs": 1},
+]
+
+
+def test_what_may_differ_between_trainings_is_tested():
+    assert {f"training.{name}" for own in EACH_ITS_OWN for name in own} == set(MAY_DIFFER)
+
+
 @pytest.mark.parametrize(
-    ("name", "model"),
+    ("name", "model", "optimizer", "own"),
     [
-        ("abmil", {}),
-        ("deepattnmisl", {"clusters": 4}),
-        ("deepattnmisl", {"variant": "vlsa", "clusters": 3, "mask_empty": False}),
-        ("dtfd", {"groups": 3, "inference_splits": 2}),
-        ("dtfd", {"groups": 2, "distill": "MaxS"}),
-        ("dtfd", {"groups": 2, "distill": "MaxMinS", "dropout": 0.2}),
+        ("abmil", {}, "adam", [STOPPING] * REPLICAS),
+        ("abmil", {}, "adam", EACH_ITS_OWN),
+        ("abmil", {}, "adamw", EACH_ITS_OWN),
+        ("abmil", {}, "sgd", EACH_ITS_OWN),
+        ("deepattnmisl", {"clusters": 4}, "adam", [STOPPING] * REPLICAS),
+        ("deepattnmisl", {"variant": "vlsa", "clusters": 3, "mask_empty": False}, "adam", [STOPPING] * REPLICAS),
+        ("dtfd", {"groups": 3, "inference_splits": 2}, "adam", [STOPPING] * REPLICAS),
+        ("dtfd", {"groups": 2, "distill": "MaxS"}, "adam", [STOPPING] * REPLICAS),
+        ("dtfd", {"groups": 2, "distill": "MaxMinS", "dropout": 0.2}, "adam", [STOPPING] * REPLICAS),
     ],
 )
-def test_own_orders_validation_and_selection_are_those_of_the_loop(name, model):
+def test_own_orders_validation_and_selection_are_those_of_the_loop(name, model, optimizer, own):
     """Every training draws its own order; epochs, records, learning rates, choice and predictions are as alone."""
     made = make()
-    training = {"epochs": 4, "lr": 0.02, "select": "loss", "early_stopping": 1}
-    config = settings(name, model=model, training=training)
+    config = [settings(name, model=model, training={"optimizer": optimizer, **training}) for training in own]
     sources, targets = plain_bags(made)
     labeled = [LabeledBags(*pair) for pair in zip(sources, targets, strict=True)]
     val = [labeled[(number + 1) % REPLICAS] for number in range(REPLICAS)]

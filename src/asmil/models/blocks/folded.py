@@ -73,10 +73,15 @@ class FoldedProjections(nn.Module):
         n_tokens, width = tokens.shape
         scale = 1 / math.sqrt(self.head_width)
         queries = _each(self.q_weight, self.q_bias, tokens, scale)
-        per_head = queries.view(n_tokens * self.heads, 1, self.head_width)
-        vectors = torch.bmm(per_head, self._by_head(self.k_weight, n_tokens)).view(n_tokens, self.heads, width)
         constants = (queries * self.k_bias).view(n_tokens, self.heads, self.head_width).sum(dim=-1)
-        return vectors.transpose(0, 1).reshape(-1, width), constants.t().reshape(-1, 1)
+        if len(self.k_weight) == 1:
+            per_head = queries.view(n_tokens, self.heads, self.head_width).transpose(0, 1)
+            vectors = torch.bmm(per_head, self._by_head(self.k_weight)).view(-1, width)
+        else:
+            per_head = queries.view(n_tokens * self.heads, 1, self.head_width)
+            vectors = torch.bmm(per_head, self._by_head(self.k_weight)).view(n_tokens, self.heads, width)
+            vectors = vectors.transpose(0, 1).reshape(-1, width)
+        return vectors, constants.t().reshape(-1, 1)
 
     def score(self, tokens: Tensor, embedded: Tensor) -> Tensor:
         """Tokens (T x I) and tiles (N x I) -> scores (H T) x N, contiguous along the tiles for the normalizer."""
@@ -87,21 +92,24 @@ class FoldedProjections(nn.Module):
         """Pooled embeddings ((H T) x I) -> block outputs T x I: values, heads joined, output projection, norm."""
         width = pooled.shape[1]
         n_tokens = pooled.shape[0] // self.heads
-        per_head = pooled.view(self.heads, n_tokens, width).transpose(0, 1).reshape(-1, width, 1)
-        values = torch.bmm(self._by_head(self.v_weight, n_tokens), per_head).view(n_tokens, width) + self.v_bias
-        out = self.dropout(_each(self.out_weight, self.out_bias, values))
+        per_head, weights = pooled.view(self.heads, n_tokens, width), self._by_head(self.v_weight)
+        if len(self.v_weight) == 1:
+            values = torch.bmm(per_head, weights.mT).transpose(0, 1).reshape(n_tokens, width)
+        else:
+            values = torch.bmm(weights, per_head.transpose(0, 1).reshape(-1, width, 1)).view(n_tokens, width)
+        out = self.dropout(_each(self.out_weight, self.out_bias, values + self.v_bias))
         normed = functional.layer_norm(out, (width,), eps=1e-6)
         return torch.addcmul(self.norm_bias, normed, self.norm_weight)
 
-    def _by_head(self, weight: Tensor, n_tokens: int) -> Tensor:
-        """S x I x I -> (T H) x d x I, the rows of each token and head."""
-        return weight.expand(n_tokens, -1, -1).reshape(n_tokens * self.heads, self.head_width, -1)
+    def _by_head(self, weight: Tensor) -> Tensor:
+        """S x I x I -> (S H) x d x I, the rows of each set and head."""
+        return weight.view(len(weight) * self.heads, self.head_width, -1)
 
 
 def _each(weights: Tensor, biases: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
     """Each row through its own matrix of S, or all through the one there is; the result times `scale`."""
     if len(weights) == 1:
-        return torch.addmm(biases, rows, weights[0].t(), beta=scale, alpha=scale)
+        return torch.addmm(biases, rows, weights.squeeze(0).t(), beta=scale, alpha=scale)
     return torch.baddbmm(biases.unsqueeze(2), weights, rows.unsqueeze(2), beta=scale, alpha=scale).squeeze(2)
 
 

@@ -86,16 +86,25 @@ def cluster_logits(
     n_tiles = len(embedded)
     k = min(config.k_sample, n_tiles if config.k_rule == "official" else max(1, n_tiles // 2))
     scores = scores.detach()
-    rising = scores if mask is None else scores.masked_fill(~mask, torch.inf)
-    rows = len(scores)
-    tiles = torch.cat(top_tiles(torch.cat([scores, -rising]), k).split(rows), dim=1)
-    chosen = embedded[tiles]
+    # the scores of padding are minus infinity, and stay the lowest
+    negated = -scores if mask is None else torch.nan_to_num(-scores, torch.nan, posinf=-torch.inf, neginf=-torch.inf)
+    tiles = top_tiles(torch.stack([scores, negated], dim=1).flatten(0, 1), k).view(len(scores), 2 * k)
+    chosen = _rows_of(embedded, tiles).unbind()
     logits = {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
     if mask is None:
         return logits
     unpadded = mask.sum()
     limit = unpadded if config.k_rule == "official" else (unpadded // 2).clamp(min=1)
     return {**logits, "cluster_counts": (torch.arange(k, device=mask.device) < limit).repeat(2)}
+
+
+def _rows_of(embedded: Tensor, tiles: Tensor) -> Tensor:
+    """A x 2k indices -> A x 2k x I."""
+    if not _stacked.get():
+        return embedded[tiles]
+    # the gradient of indexed rows is sorted and summed, in many kernels; that of a product is a product
+    is_chosen = tiles.unsqueeze(-1) == torch.arange(len(embedded), device=tiles.device)
+    return (is_chosen.flatten(0, 1).to(embedded.dtype) @ embedded).unflatten(0, tiles.shape)
 
 
 def cluster_samples(output: Output, label: int, subtyping: bool) -> list[tuple[Tensor, Tensor]]:
@@ -118,7 +127,8 @@ def _samples(output: Output, c: int, *, is_own: bool) -> tuple[Tensor, Tensor]:
 def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: InstanceLossConfig) -> Tensor:
     """The mean clustering loss of the bags of a step; classes: B class indices."""
     if _stacked.get():
-        return torch.stack([_any_class(*pair, config) for pair in zip(outputs, classes, strict=True)]).mean()
+        (output,) = outputs
+        return _any_class(output, classes, config)
     losses, known = [], _known.get()
     for output, label in zip(outputs, classes.tolist() if known is None else known, strict=True):
         n_classes = len(output.logits)
@@ -130,16 +140,19 @@ def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: Instance
 
 
 def _any_class(output: Output, label: Tensor, config: InstanceLossConfig) -> Tensor:
-    """The clustering loss of a bag whose class cannot be read: its class is looked up, the others times 0 or 1."""
-    n_classes, counts = len(output.logits), output.extras.get("cluster_counts")
-    every = torch.stack([output.extras[f"cluster_logits_{c}"] for c in range(n_classes)])
-    own = every.gather(0, label.view(1, 1, 1).expand(1, *every.shape[1:])).squeeze(0)
-    is_top = torch.arange(len(own), device=own.device) < len(own) // 2
-    loss = _sample_loss(own, is_top.long(), config, counts)
+    """The clustering loss of a bag whose class cannot be read: the samples of all heads, with weights that may be 0."""
+    n_classes = len(output.logits)
+    logits = torch.stack([output.extras[f"cluster_logits_{c}"] for c in range(n_classes)])
+    size, device = logits.shape[1], logits.device
+    is_own = (label == torch.arange(n_classes, device=device)).unsqueeze(1)
+    is_top = torch.arange(size, device=device) < size // 2
+    each = _sample_losses(logits.flatten(0, 1), (is_own & is_top).long().flatten(), config).view(n_classes, size)
+    counts = output.extras.get("cluster_counts")
+    shares = 1 / size if counts is None else counts / counts.sum()
     if not excludes(config, n_classes):
-        return loss
-    others = [(label != c) * _sample_loss(*_samples(output, c, is_own=False), config, counts) for c in range(n_classes)]
-    return torch.stack([loss, *others]).sum() / n_classes
+        return (each * (is_own * shares)).sum()
+    # half of the samples of another class count, so each has twice the share
+    return (each * (torch.where(is_own, 1, 2 * is_top) * shares)).sum() / n_classes
 
 
 def is_decisive(scores: Tensor, tau: float = 1.0) -> Tensor:
@@ -161,12 +174,16 @@ def smooth_svm(scores: Tensor, targets: Tensor, alpha: float = 1.0, tau: float =
     return torch.where(is_decisive(scores, tau), excess.amax(dim=1), smooth)
 
 
+def _sample_losses(logits: Tensor, targets: Tensor, config: InstanceLossConfig) -> Tensor:
+    """The losses of n samples."""
+    if config.instance_loss == "svm":
+        return smooth_svm(logits, targets)
+    return functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
 def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig, counts: Tensor | None = None) -> Tensor:
     """The mean loss of n samples, or of those that count (2k booleans, the first n)."""
-    if config.instance_loss == "svm":
-        each = smooth_svm(logits, targets)
-    else:
-        each = functional.cross_entropy(logits.float(), targets, reduction="mean" if counts is None else "none")
+    each = _sample_losses(logits, targets, config)
     if counts is None:
         return each.mean()
     counted = counts[: len(targets)]

@@ -81,12 +81,13 @@ def draw_kernel(SEED, OUT, use, p, factor, A, B, C, DROPS: tl.constexpr, BLOCK: 
 @triton.jit
 def adam_kernel(
     VALUES, MEAN, SQUARE, GRADIENTS, TRAINING, TAKES, TARGET, FACTOR, REACHED, COUNTS, height, width,
-    slot_stride, row_stride, column_stride, lr, decay, log_beta1, log_beta2, rest1, rest2, eps,
+    slot_stride, row_stride, column_stride, RATES, DECAYS, log_beta1, log_beta2, rest1, rest2, eps,
     DECOUPLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The step of torch's Adam (or AdamW) for a block, R x height x width; its gradient may have any strides.
 
-    REACHED: for each class, whether its bags reach the block. COUNTS (R): steps taken. rest1, rest2: 1 - beta.
+    REACHED: for each class, whether its bags reach the block. COUNTS (R): steps taken. RATES, DECAYS (R): base learning
+    rate and weight decay. rest1, rest2: 1 - beta.
     Grid: blocks, n.
     """
     slot = tl.program_id(1)
@@ -102,7 +103,8 @@ def adam_kernel(
         x = tl.load(VALUES + here, mask=inside)
         mean, square = tl.load(MEAN + here, mask=inside), tl.load(SQUARE + here, mask=inside)
         count = (tl.load(COUNTS + training) + 1).to(tl.float64)
-        step_size = lr * tl.load(FACTOR + slot)
+        step_size = tl.load(RATES + training) * tl.load(FACTOR + slot)
+        decay = tl.load(DECAYS + training)
         if DECOUPLED:
             x -= step_size * decay * x
         else:

@@ -106,8 +106,10 @@ class RecordedSteps(StackedSteps):
     def _build_draws(self, like: Tensor, target: Tensor) -> StackedDraws:
         return CountedDraws(self.form, self.trainers, like, target)
 
-    def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
-        self._adam = TableAdam(blocks, optimizer)
+    def _build_optimizer(
+        self, blocks: Sequence[Block], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> StackedOptimizer:
+        self._adam = TableAdam(blocks, optimizers)
         return self._adam
 
     def _take_steps(self, orders: Sequence[Sequence[int]]) -> Sequence[Tensor]:
@@ -133,11 +135,14 @@ class RecordedSteps(StackedSteps):
         tables = torch.zeros(2, len(orders), self._longest, dtype=torch.int64)
         factors = torch.zeros(len(orders), self._longest)
         rates = cache(self._rates)
+        settings = [trainer.settings for trainer in self.trainers]
         for number, order in enumerate(orders):
             taken = slice(len(order))
             tables[0, number, taken] = torch.tensor(bags[number])
             tables[1, number, taken] = torch.tensor([self._labels[number][i] for i in order])
-            factors[number, taken] = torch.tensor(rates(self._steps[number], len(order)))
+            factors[number, taken] = torch.tensor(
+                rates(settings.index(settings[number]), self._steps[number], len(order))
+            )
         self._schedule_table[: len(turns)].copy_(torch.from_numpy(schedule))
         self._order.copy_(tables[0])
         self._classes.copy_(tables[1])
@@ -145,9 +150,9 @@ class RecordedSteps(StackedSteps):
         self._positions.zero_()
         self._turn_number.zero_()
 
-    def _rates(self, first: int, count: int) -> list[float]:
-        """The factors of the learning rate in an epoch of `count` steps that starts at a step."""
-        return [self.trainers[0].lr_factor(first + i, count) for i in range(count)]
+    def _rates(self, number: int, first: int, count: int) -> list[float]:
+        """The factors of a training's learning rate in an epoch of `count` steps that starts at a step."""
+        return [self.trainers[number].lr_factor(first + i, count) for i in range(count)]
 
     def _start(self, shape: Shape) -> None:
         """Start the next step of the epoch, of this shape."""

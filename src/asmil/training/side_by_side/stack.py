@@ -58,7 +58,7 @@ class StackedOptimizer(Protocol):
         ...
 
 
-BuildOptimizer = Callable[[Sequence[Block], torch.optim.Optimizer], StackedOptimizer]
+BuildOptimizer = Callable[[Sequence[Block], Sequence[torch.optim.Optimizer]], StackedOptimizer]
 
 
 class Stack:
@@ -87,7 +87,7 @@ class Stack:
         }
         self.buffers = [name for name, _ in rehearsal.form.named_buffers() if name in self.fixed]
         self._moving = rehearsal.moving
-        self._optimizer = build(self._blocks, trainers[0].optimizer)
+        self._optimizer = build(self._blocks, [trainer.optimizer for trainer in trainers])
         self._copies = {
             f"stabilizers.{name}.copy.": stabilizer
             for name, stabilizer in rehearsal.form.stabilizers.items()
@@ -167,11 +167,13 @@ class RowOptimizer:
     """The optimizer of the settings, with the rows of all blocks as its parameters.
 
     It does not change a row without gradient, its moments or its step count.
+
+    optimizers: of each training; they may differ in learning rate and weight decay
     """
 
-    def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
-        self._blocks = blocks
-        self._options = options_of(optimizer)
+    def __init__(self, blocks: Sequence[Block], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._blocks, optimizer = blocks, optimizers[0]
+        self._options = [options_of(own) for own in optimizers]
         self._rows = [block.values.unbind() for block in blocks]
         self._optimizer = type(optimizer)([{"params": [row for rows in self._rows for row in rows]}])  # type: ignore[call-arg]
         fused: dict[type[torch.optim.Optimizer], Any] = {
@@ -217,24 +219,26 @@ class RowOptimizer:
         factors: each training's factor of the base learning rate
         """
         tables = joined_gradients(self._blocks, gradients)
-        clip_rows(self._blocks, self._options, tables, clip_norm)
+        clip_rows(self._blocks, self._options[0], tables, clip_norm)
         for block, own, table in zip(self._blocks, self._rows, tables, strict=True):
-            options, rows = self._options[block.group], table.unbind()
-            by_rate: dict[float, list[int]] = {}
+            rows = table.unbind()
+            by_rate: dict[tuple[float, float], list[int]] = {}
             for number in slots:
                 if labels[number] in block.classes:
-                    by_rate.setdefault(factors[number], []).append(number)
-            for factor, numbers in by_rate.items():
-                stepped = [own[number] for number in numbers]
+                    options = self._options[number][block.group]
+                    rate = options["base_lr"] * factors[number], options["weight_decay"]
+                    by_rate.setdefault(rate, []).append(number)
+            for (lr, decay), numbers in by_rate.items():
+                options = {**self._options[0][block.group], "lr": lr, "weight_decay": decay}
                 self._step_rows(
-                    options, options["base_lr"] * factor, stepped, [rows[slots[number]] for number in numbers]
+                    options, [own[number] for number in numbers], [rows[slots[number]] for number in numbers]
                 )
 
-    def _step_rows(self, options: Mapping[str, Any], lr: float, rows: list[Tensor], gradients: list[Tensor]) -> None:
+    def _step_rows(self, options: Mapping[str, Any], rows: list[Tensor], gradients: list[Tensor]) -> None:
         if self._update is None:
             for row, gradient in zip(rows, gradients, strict=True):
                 row.grad = gradient
-            self._optimizer.param_groups = [{**options, "lr": lr, "params": rows}]
+            self._optimizer.param_groups = [{**options, "params": rows}]
             self._optimizer.step()
             for row in rows:
                 row.grad = None
@@ -254,7 +258,7 @@ class RowOptimizer:
             [state["exp_avg_sq"] for state in states],
             [],
             steps,
-            lr=lr,
+            lr=options["lr"],
             beta1=options["betas"][0],
             beta2=options["betas"][1],
             weight_decay=options["weight_decay"],

@@ -128,8 +128,10 @@ class StackedSteps:
     def _build_draws(self, like: Tensor, target: Tensor) -> StackedDraws:
         return StackedDraws(self.form, [trainer.generator for trainer in self.trainers], like, target)
 
-    def _build_optimizer(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> StackedOptimizer:
-        self._optimizer = RowOptimizer(blocks, optimizer)
+    def _build_optimizer(
+        self, blocks: Sequence[Block], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> StackedOptimizer:
+        self._optimizer = RowOptimizer(blocks, optimizers)
         return self._optimizer
 
     def run_epoch(self, due: Sequence[Trainer]) -> None:

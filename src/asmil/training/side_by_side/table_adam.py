@@ -17,14 +17,21 @@ VALUES_PER_PROGRAM, MOST_COLUMNS = 2048, 64
 class TableAdam:
     """The optimizer of the settings, on one table per block; who steps is decided on the device.
 
+    optimizers: of each training; they may differ in learning rate and weight decay
     counts: blocks x R, the steps that the parameters of each block have taken
     reached: blocks x classes, whether bags of a class reach the parameters of a block
     """
 
-    def __init__(self, blocks: Sequence[Block], optimizer: torch.optim.Optimizer) -> None:
-        self._blocks, self._options = blocks, options_of(optimizer)
-        self._decouples = isinstance(optimizer, torch.optim.AdamW)
+    def __init__(self, blocks: Sequence[Block], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._blocks, self._options = blocks, options_of(optimizers[0])
+        self._decouples = isinstance(optimizers[0], torch.optim.AdamW)
         device, trainings = blocks[0].values.device, len(blocks[0].values)
+        self._rates, self._decays = (
+            torch.tensor(
+                [[group[name] for group in own.param_groups] for own in optimizers], device=device
+            ).T.contiguous()
+            for name in ("base_lr", "weight_decay")
+        )
         self._moments = [{key: torch.zeros_like(block.values) for key in ("exp_avg", "exp_avg_sq")} for block in blocks]
         self.counts = torch.zeros(len(blocks), trainings, device=device)
         classes = range(1 + max(max(block.classes) for block in blocks))
@@ -79,9 +86,9 @@ class TableAdam:
             beta1, beta2 = options["betas"]
             adam_kernel[(-(-height // rows) * -(-width // columns), len(gradient))](
                 block.values, moments["exp_avg"], moments["exp_avg_sq"], gradient, training, takes, target, factor,
-                self.reached[number], self.counts[number], height, width, *gradient.stride(), options["base_lr"],
-                options["weight_decay"], _log(beta1), _log(beta2), 1 - beta1, 1 - beta2, options["eps"],
-                self._decouples, rows, columns,
+                self.reached[number], self.counts[number], height, width, *gradient.stride(),
+                self._rates[block.group], self._decays[block.group], _log(beta1), _log(beta2), 1 - beta1, 1 - beta2,
+                options["eps"], self._decouples, rows, columns,
             )  # fmt: skip
 
 

@@ -34,8 +34,8 @@ def fit_side_by_side(
 ) -> None:
     """Train all to the end, like `Trainer.fit`; raises `NotSideBySide`, before any step, if this is not possible.
 
-    The trainers have the same settings. Each has its own seed, its own training and validation bags and its own order
-    of bags; trainings whose orders are parts of a common order share the most steps.
+    The trainers have the same settings, except for those in `MAY_DIFFER`. Each has its own seed, its own training and
+    validation bags and its own order of bags; trainings whose orders are parts of a common order share the most steps.
 
     pool: where the bags are held, and may be already
     on_start: called before the first step
