@@ -12,7 +12,7 @@ from asmil.cohort.features import FeatureSource, Provenance, write_features
 from asmil.cohort.fingerprint import SAMPLED_ROWS
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, Slide
-from asmil.cohort.splits import Splits, make_splits
+from asmil.cohort.splits import Splits, given_splits, make_splits
 from asmil.errors import AsmilError
 from feature_writers import grid, make_slides, tiles, write_clam
 
@@ -269,3 +269,30 @@ def test_every_kind_of_space_of_a_table_is_a_blank(tmp_path):
     path = tmp_path / "splits.csv"
     path.write_text("slide,patient,fold\u00a0,role\na\u00a0b,p,0,train\u200b\nc,q,0,test\n", encoding="utf-8")
     assert Splits.load(path).slides(0, "train") == ["a b"]
+
+
+def test_splits_in_a_file_are_taken_as_they_are_if_they_agree_with_the_manifest(tmp_path):
+    """Tests of two folds may overlap, and a slide may have no role in a fold."""
+    cohort, path = cohort_of([["a"], ["b"], ["a"], ["b"], ["a", "a"]]), tmp_path / "splits.csv"
+    roles = [("p000-0", 0, "train"), ("p001-0", 0, "train"), ("p002-0", 0, "test"), ("p003-0", 0, "test")]
+    roles += [("p000-0", 1, "train"), ("p001-0", 1, "train"), ("p002-0", 1, "test"), ("p004-1", 1, "val")]
+
+    def written(rows):
+        path.write_text("\n".join(["slide,patient,fold,role", *(f"{s},{s[:4]},{f},{r}" for s, f, r in rows)]))
+        return given_splits(cohort, path, 1, "classification")
+
+    splits = written(roles)
+    assert [splits.slides(fold, "test") for fold in range(2)] == [["p002-0", "p003-0"], ["p002-0"]]
+    for wrong, named in (
+        ([*roles, ("p009-0", 0, "train")], "p009-0"),
+        ([*roles, ("p000-0", 0, "test")], "p000-0"),
+        ([row for row in roles if row[0] != "p001-0"], "class"),
+    ):
+        with pytest.raises(AsmilError, match=named):
+            written(wrong)
+    written(roles)
+    path.write_text(path.read_text().replace("p000-0,p000", "p000-0,p001"))
+    with pytest.raises(AsmilError, match="patient"):
+        given_splits(cohort, path, 1, "classification")
+    with pytest.raises(AsmilError, match="folds"):
+        given_splits(cohort, path, 3, "classification")

@@ -129,6 +129,15 @@ def test_splits_come_as_printed_and_without_patients_in_two_roles(ours, tmp_path
         splits = asmil.check(folder / name, progress=False)
         assert not [problem for problem in splits.problems if problem.severity == "error"]
     assert len(pd.read_csv(folder / "published.csv")) == 10
+    folds = {name: pd.read_csv(folder / f"splits-{name}.csv") for name in ("official", "repaired", "quarter")}
+    assert set(folds["official"].query("fold == 3")["slide"]) == set(printed["slide"])
+    assert folds["repaired"].query("fold == 3")["role"].tolist() == repaired["split"].tolist()
+    kept = [
+        dict(tuple(table.query("fold == 3").groupby("role")["patient"]))
+        for table in (folds["repaired"], folds["quarter"])
+    ]
+    assert set(kept[1]["test"]) == set(kept[0]["test"])
+    assert set(kept[1]["train"]) < set(kept[0]["train"])
 
 
 def test_other_files_than_the_published_are_refused_and_the_others_are_made(clone, tmp_path):

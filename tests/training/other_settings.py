@@ -57,7 +57,7 @@ NO_OTHER_VALUE = {
     "task.time_unit",
 }
 NO_OTHER_VALUE |= {"init.weights", "init.sha256", "nested.folds", "training.track", "training.executor", "task.alpha"}
-NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence", "data.covariates"}
+NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence", "data.covariates", "data.splits"}
 NO_OTHER_VALUE |= {f"smoothing.{name}" for name in ("where", "alpha", "train_alpha", "steps", "exact")}
 """Settings of other tasks, of whole runs and of manifests, which these trainings do not take. Rows of tokens have their
 own test, the other divergence has the same gradients, and smoothing needs coordinates."""

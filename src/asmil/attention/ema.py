@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -146,6 +147,29 @@ class EmaCopy(Stabilizer):
         online_buffers = dict(model.named_buffers())
         for name, buffer in self.copy.named_buffers():
             buffer.copy_(online_buffers[name])
+
+
+class WeightAverage(EmaCopy):
+    """The average of all weights of a model, which takes their place in evaluation; it is no term of the loss."""
+
+    def __init__(self, model: nn.Module, momentum: float) -> None:
+        super().__init__(model, lambda model, bag: bag, momentum, "step", "training.ema")
+
+    @contextmanager
+    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+        """A block in which the model has the average weights."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    @torch.no_grad()
+    def _swap(self, model: nn.Module) -> None:
+        for mine, theirs in zip(self.copy.parameters(), model.parameters(), strict=True):
+            held = theirs.clone()
+            theirs.copy_(mine)
+            mine.copy_(held)
 
 
 def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:

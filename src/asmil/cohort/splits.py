@@ -141,6 +141,34 @@ def make_splits(
     return _table(subjects, roles, sites)
 
 
+def given_splits(cohort: Cohort, path: Path, folds: int, kind: TaskKind) -> Splits:
+    """The splits in a file, which must agree with the manifest; slides without a role in a fold are not used in it.
+
+    folds: 1, or as many as the file has
+    """
+    splits = Splits.load(path)
+    table = splits.table
+    if folds not in (1, splits.n_folds):
+        fail(path, f"there are {splits.n_folds} folds, not {folds}", "leave the number of folds out")
+    names = {slide.slide: slide.patient for slide in cohort.slides}
+    if unknown := sorted(set(table["slide"]) - set(names)):
+        fail(
+            path,
+            f"slides are not in {cohort.path} ({listed(unknown)})",
+            "remove them, or give the manifest they are of",
+        )
+    others = table.loc[table["patient"] != table["slide"].map(names), "slide"].unique().tolist()
+    if others:
+        fail(path, f"patients are not those of {cohort.path} ({listed(others)})", "correct the column 'patient'")
+    if table.duplicated(["fold", "slide"]).any():
+        twice = table.loc[table.duplicated(["fold", "slide"]), "slide"].tolist()
+        fail(path, f"slides have two roles in a fold ({listed(twice)})", "give each slide one role in a fold")
+    subjects, _ = subjects_of(cohort, kind)
+    roles = table.pivot(index="slide", columns="fold", values="role").reindex(subjects.names)
+    refuse_absent(subjects, [roles[fold].to_numpy(dtype=object) for fold in roles], own_split=True)
+    return splits
+
+
 def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
     """Divide the slides of a fold outside its test set into `count` inner folds with validation sets.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from asmil.cohort.features import read_bag
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
 from asmil.cohort.source import FeatureSource
+from asmil.cohort.splits import COLUMNS as SPLIT_COLUMNS
 from asmil.datasets.cohort_plan import CohortPlan, array_writer, bags_digest, table_digest
 from asmil.datasets.downloads import Downloads, refuse_pointer
 from asmil.errors import AsmilError, first_line
@@ -157,14 +158,31 @@ def split_manifests(table: pd.DataFrame, splits: pd.DataFrame) -> dict[str, pd.D
     As printed, patients are in two roles. Such manifests name every slide as its own patient, since training refuses
     them otherwise. The repaired ones keep the test set, and leave out validation slides of its patients and training
     slides of the patients of either.
+
+    `splits-official.csv`, `splits-repaired.csv` and `splits-quarter.csv` have all folds in one file, for the manifests
+    `official.csv` and `cohort.csv`; `quarter` is `repaired` with a quarter of the training patients.
     """
-    manifests = {}
+    manifests = {"official.csv": table.assign(patient=table["slide"])}
+    folds: dict[str, list[pd.DataFrame]] = {"official": [], "repaired": [], "quarter": []}
     for fold, roles in splits.groupby("fold"):
         split = table.merge(roles[["slide", "role"]].rename(columns={"role": "split"}), on="slide")
         rank = split["split"].map({role: rank for rank, role in enumerate(ROLES)})
-        manifests[f"official-{fold}.csv"] = split.assign(patient=split["slide"])
-        manifests[f"repaired-{fold}.csv"] = split[rank == rank.groupby(split["patient"]).transform("min")]
-    return manifests
+        official = split.assign(patient=split["slide"])
+        repaired = split[rank == rank.groupby(split["patient"]).transform("min")]
+        manifests |= {f"official-{fold}.csv": official, f"repaired-{fold}.csv": repaired}
+        for name, part in (("official", official), ("repaired", repaired), ("quarter", quartered(repaired, int(fold)))):
+            folds[name].append(part.assign(fold=fold).rename(columns={"split": "role"})[SPLIT_COLUMNS])
+    return manifests | {f"splits-{name}.csv": pd.concat(parts) for name, parts in folds.items()}
+
+
+def quartered(split: pd.DataFrame, fold: int) -> pd.DataFrame:
+    """The split with a quarter of the training patients of each label, drawn with the fold as seed."""
+    train = split[split["split"] == "train"]
+    kept: set[str] = set()
+    for _, patients in train.groupby("label")["patient"]:
+        names = sorted(set(patients))
+        kept.update(np.random.default_rng(fold).choice(names, size=-(-len(names) // 4), replace=False).tolist())
+    return split[(split["split"] != "train") | split["patient"].isin(kept)]
 
 
 def read_published(downloads: Downloads, name: str) -> pd.DataFrame | None:

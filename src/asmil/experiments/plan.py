@@ -73,6 +73,7 @@ class TrainingJob:
     measures: tuple[str, ...]
     deadline: float | None = None
     again: bool = False
+    splits: Path | None = None
 
     @property
     def name(self) -> str:
@@ -90,6 +91,8 @@ class TrainingJob:
         """The settings of the run; a worker on another device names it."""
         training = {"seed": self.seeds[0], **({} if device is None else {"device": device})}
         given = {"folds": self.folds, "seeds": len(self.seeds), "task": {"kind": self.task}, "training": training}
+        if self.splits is not None:
+            given["data"] = {"splits": str(self.splits)}
         return self.trial.config(given)
 
 
@@ -164,7 +167,8 @@ def jobs_of(
         manifest = manifest_of(trial.cohort, cohort, out)
         features = None if cohort.features is None else cohort.features.absolute()
         measures = tuple(config.measures)
-        job = TrainingJob(trial, manifest, features, cohort.task, config.folds, group, folder, measures)
+        splits = None if cohort.splits is None else cohort.splits.absolute()
+        job = TrainingJob(trial, manifest, features, cohort.task, config.folds, group, folder, measures, splits=splits)
         try:
             job.config()
         except AsmilError as error:

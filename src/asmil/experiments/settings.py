@@ -20,11 +20,13 @@ Scalar = bool | int | float | str | None
 class CohortConfig(Settings):
     """A cohort of a sweep: a manifest, or a synthetic cohort that the sweep writes first.
 
-    A cohort that gives `manifest` may give `features`; relative paths start at the folder of the sweep file.
+    A cohort that gives `manifest` may give `features`, and `splits`, the setting `data.splits`; relative paths start at
+    the folder of the sweep file.
     """
 
     manifest: Path | None = None
     features: Path | None = None
+    splits: Path | None = None
     synthetic: SyntheticConfig | None = None
     folder: Path | None = Field(None, description="of a synthetic cohort, to share it; default: in the sweep's folder")
     survival: SurvivalConfig = SurvivalConfig()
@@ -130,5 +132,5 @@ def read_sweep(path: Path) -> SweepConfig:
 
 
 def _located(cohort: CohortConfig, base: Path) -> CohortConfig:
-    paths = {name: getattr(cohort, name) for name in ("manifest", "features", "folder")}
+    paths = {name: getattr(cohort, name) for name in ("manifest", "features", "splits", "folder")}
     return cohort.model_copy(update={name: base / path for name, path in paths.items() if path is not None})

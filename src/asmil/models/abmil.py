@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
-from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.embedding import STANDARDIZE_TEXT, UNUSED_NORM, EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.layers import start_linear
 from asmil.models.blocks.scoring import GATED_ATTENTION, ScoreNetwork
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
@@ -44,6 +44,7 @@ class ABMILConfig(EmbeddingConfig):
     dropout: float = Field(0.0, ge=0, lt=1, description="on the embedding")
     dropout_last: bool = Field(True, description="dropout after the last embedding layer, too, not only between layers")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="in the attention network, after tanh and sigmoid")
+    standardize: bool = Field(False, description=STANDARDIZE_TEXT)
     init: Literal["default", "kaiming"] = Field("default", description="weights at the start; kaiming: bias 0")
 
 
@@ -89,6 +90,7 @@ class ABMIL(AttentionPoolModel):
             dropout=config.dropout,
             dropout_last=config.dropout_last,
             further_layers=config.further_layers,
+            standardize=config.standardize,
         )
         width = self.embedding.width
         self.attention = ScoreNetwork(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import FoldedPoolModel
 from asmil.models.base import Output, refuse_uneven
-from asmil.models.blocks.embedding import UNUSED_NORM, EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.embedding import STANDARDIZE_TEXT, UNUSED_NORM, EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, folded_state
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
@@ -68,6 +68,7 @@ class ASMILConfig(EmbeddingConfig):
     dropout: float = Field(0.1, ge=0, lt=1, description="on the output of an attention block")
     init_std: float = Field(0.02, ge=0, description="standard deviation of FEAT tokens and [CLS] at the start")
     cls_zero: bool = Field(False, description="start [CLS] at zero, as the released code")
+    standardize: bool = Field(False, description=STANDARDIZE_TEXT)
     token_heads: bool = Field(False, description="own the unused small heads of the released code")
 
 
@@ -103,7 +104,7 @@ class ASMIL(FoldedPoolModel):
 
     def __init__(self, in_features: int, n_outputs: int, config: ASMILConfig) -> None:
         super().__init__(in_features, n_outputs, config)
-        self.embedding = TileEmbedding(in_features, config, bias=False)
+        self.embedding = TileEmbedding(in_features, config, bias=False, standardize=config.standardize)
         width = self.embedding.width
         refuse_uneven(width, config.heads)
         if config.drop_count is not None and config.drop_count >= config.tokens:

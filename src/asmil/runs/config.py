@@ -60,6 +60,13 @@ class TrainingConfig(Settings):
     clip_norm: float | None = Field(
         None, gt=0, description="maximum gradient norm of a step; parts of a method with their own limit keep it"
     )
+    ema: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="momentum of a moving average of the weights over steps, which validation and prediction use; 0: "
+        "the weights themselves",
+    )
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="balanced: n / (K n_k) for class k, from the training set; classification only"
     )
@@ -377,11 +384,22 @@ class DataConfig(Settings):
     leave_out: Literal["patients", "site"] = Field(
         "patients", description="what a test fold contains; site: one site (`--leave-one-site-out`)"
     )
+    splits: str | None = Field(
+        None,
+        description="a table (CSV) of slide, patient, fold and role (train, val, test) that defines the folds; a slide "
+        "may have no role in a fold; null: the manifest's split or folds, else generated ones",
+    )
     covariates: list[str] = Field(
         [],
         description="columns of the manifest that are added to the logits by a linear term (`--covariates`); "
         "`stage:category` or `grade:number` states the kind, which otherwise follows from the values",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> DataConfig:
+        if self.splits is not None and self.leave_out == "site":
+            raise ValueError("splits and leave_out = site both define the folds; leave one of them out")
+        return self
 
 
 class InitConfig(Settings):

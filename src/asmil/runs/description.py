@@ -13,6 +13,7 @@ from asmil.cohort.consistency import TOLERANCE
 from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.source import FeatureInfo, read_extraction
+from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.models.own_method import confirm
 from asmil.runs.config import RunConfig, parse_run_config, with_settings
@@ -32,6 +33,7 @@ _FREE_TO_CHANGE = {
     "cohort.manifest",
     "cohort.features",
     "init.weights",
+    "data.splits",
     "asmil",
 }
 """Settings that may change when a run resumes: they do not affect its results."""
@@ -39,7 +41,7 @@ _FREE_TO_CHANGE = {
 _ADDED = ("attention", "stabilizers", "record", "nested", "init", "smoothing")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
 
-_NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}
+_NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features", "cohort.splits_sha256": "splits"}
 """Names of some entries of `config.yaml` in messages."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
@@ -155,6 +157,8 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
         "rows_sha256": rows_sha256(config.task.kind, cohort),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
+    if config.data.splits is not None:
+        about["splits_sha256"] = _sha256(Splits.load(config.data.splits).table.to_numpy().tolist())
     if cohort.columns:
         about["columns"] = dict(cohort.columns)
     if cohort.features is not None:

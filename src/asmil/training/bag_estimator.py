@@ -25,6 +25,7 @@ from asmil.files import write_json
 from asmil.machine.arithmetic import exact_arithmetic
 from asmil.machine.lazy_names import former_name
 from asmil.models.base import MILModel
+from asmil.models.blocks.standardize import fit_standardization
 from asmil.models.inference import infer
 from asmil.models.own_method import method_name
 from asmil.reporting import jsonable
@@ -185,6 +186,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         model = build_model(config, bags[0].width, task.n_outputs, seed)
         if config.init.weights is not None:
             try_initialization(model, read_initial_weights(Path(config.init.weights)))
+        fit_standardization(model, (bags[i].features for i in kept_in))
         trainer = Trainer(model, task, config, seed=seed, device=self._device)
         prepared = [model.prepare(bag) for bag in bags]
         train = _part(prepared, outcomes, kept_in, weights)

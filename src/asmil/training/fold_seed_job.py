@@ -20,6 +20,7 @@ from asmil.cohort.units import Unit
 from asmil.files import write_json
 from asmil.machine.timing import timed
 from asmil.models.base import MILModel, Output
+from asmil.models.blocks.standardize import fit_standardization
 from asmil.runs.config import RunConfig
 from asmil.runs.covariates import COVARIATES, IMAGE, TERMS_FILE, CovariateTerm, cells_of
 from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
@@ -105,6 +106,8 @@ class TrainingData:
         model, task = self.model_and_task(config, train, seed)
         if self.initial is not None:
             initialize(model, self.initial)
+        bags = self.labeled(train).bags
+        fit_standardization(model, (bag.features for bag in bags.stream(range(len(bags)))))
         return Trainer(
             model,
             task,

@@ -32,7 +32,7 @@ def _of(section: str, names: str) -> tuple[str, ...]:
 
 NOT_ABOUT_STEPS = (
     *("method", "preset", "folds", "seeds", "nested.*", "task.*", "record.*", "init.*"),
-    *_of("data", "cache val_share test_share unit leave_out"),
+    *_of("data", "cache val_share test_share unit leave_out splits"),
     *_of("training", "seed device executor checkpoint_seconds track select early_stopping early_stopping_from"),
 )
 """Settings that have no effect on a step: the training loop, or what starts it, honors them."""
@@ -172,7 +172,9 @@ def _fused_machine(device: torch.device) -> str | None:
 SIDE_BY_SIDE = Honored(
     settings=(
         *("model.*", "attention.*", *SCHEDULE, *ANY_ANCHOR),
-        *_of("training", "accumulate optimizer betas weight_decay decay clip_norm precision class_weights sampling"),
+        *_of(
+            "training", "accumulate optimizer betas weight_decay decay clip_norm precision class_weights sampling ema"
+        ),
         *(f"stabilizers.{name}.*" for name in ("features", "entropy", "entropy_floor", "l2")),
     ),
     tasks=("classification", "survival", "regression", "multilabel"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asmil.attention.ema import WeightAverage
 from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
@@ -114,16 +115,27 @@ class Trainer:
         self.model = self.stage.model.to(self.device)
         self.epochs = self.stage.epochs or self.settings.epochs
         self.optimizer = build_optimizer(self.model, self.settings)
-        self.stabilizers = build_stabilizers(self.config, self.model, self.seed)
+        penalties = build_stabilizers(self.config, self.model, self.seed)
+        self.average = WeightAverage(self.model, self.settings.ema) if self.settings.ema else None
+        self.stabilizers = penalties if self.average is None else {**penalties, "ema": self.average}
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
         if self.settings.batch > 1:
+<<<<<<< HEAD
             refuse_batches(self.model.train(), f"training.batch = {self.settings.batch}")
             refuse_single_bags(self.stabilizers)
+=======
+            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
+            refuse_single_bags(penalties)
+>>>>>>> 6d7ec756
         kept_rows = self.config.anchor.rows == "kept"
         self.gradients = StepGradients(
-            self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
+            self.model, self.task, penalties, kept_rows, self.autocast, self.config.anchor.gradient_share
         )
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """A block in which the model has the weights that are evaluated: their average, if there is one."""
+        return nullcontext() if self.average is None else self.average.in_place_of(self.model)
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; return the epoch (1-based) whose weights the model then has.
@@ -181,7 +193,10 @@ class Trainer:
         try:
             while self.progress.epoch < end and not self._has_settled():
                 yield
-                record = self._end_epoch(val, selects)
+                for stabilizer in self.stabilizers.values():
+                    stabilizer.end_epoch(self.model)
+                with self.averaged():
+                    record = self._end_epoch(val, selects)
                 if log is not None:
                     log.add(record)
                 self.on_epoch(self._with_attention(record))
@@ -192,7 +207,8 @@ class Trainer:
             self.model.use_generator(None)
         if not selects:
             self.progress.best = {"epoch": self.progress.epoch, "score": None}
-            self.checkpoints.keep_best(self.model, self.progress.best)
+            with self.averaged():
+                self.checkpoints.keep_best(self.model, self.progress.best)
         self._save_if_due(force=True)
         self._take_best()
 
@@ -371,8 +387,6 @@ class Trainer:
         }
         if isinstance(self.model.normalizer, Mixture):
             record["zeta"] = self.model.normalizer.zeta
-        for stabilizer in self.stabilizers.values():
-            stabilizer.end_epoch(self.model)
         if self.processes.count > 1:
             self.processes.refuse_differing(self._learned(), self.config.method)
         progress.epoch += 1

@@ -18,7 +18,7 @@ from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, load_cohort, refuse_without_covariates
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.patient_names import patient_name_problems
-from asmil.cohort.splits import ROLES, Splits, make_splits
+from asmil.cohort.splits import ROLES, Splits, given_splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
@@ -272,6 +272,8 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
 
 def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
     data = config.data
+    if data.splits is not None:
+        return given_splits(cohort, Path(data.splits), config.folds, config.task.kind)
     return make_splits(
         cohort,
         config.folds,

@@ -55,7 +55,7 @@ def files_of(folder):
     [
         ("abmil", {"training": {"early_stopping": 1, "epochs": 4}}),
         ("abmil", {"anchor": {"normalizer": "nsf", "momentum": 0.9}, "record": {"attention": 2}}),
-        ("asmil", {}),
+        ("asmil", {"training": {"ema": 0.9}, "model": {"standardize": True, "inner": 16}}),
         ("clam_sb", {"training": {"sampling": "balanced", "class_weights": "balanced", "weight_decay": 0.1}}),
         pytest.param("clam_mb", {"model": {"inner": 16, "k_sample": 40, "k_rule": "half"}}, marks=pytest.mark.heavy),
         pytest.param("dsmil", {}, marks=pytest.mark.heavy),
@@ -88,7 +88,7 @@ def test_a_run_side_by_side_is_a_run_one_by_one(small_cohort, tmp_path, method, 
 
 
 def test_a_killed_run_ends_with_the_same_bits(small_cohort, tmp_path, monkeypatch, whole_checkpoints):
-    config = settings("asmil", training={"epochs": 3, "checkpoint_seconds": 0})
+    config = settings("asmil", training={"epochs": 3, "checkpoint_seconds": 0, "ema": 0.9})
     whole, _ = trained(small_cohort, tmp_path / "whole", config)
     original, calls = step.StackedSteps.run_epoch, []
 

@@ -13,7 +13,18 @@ from asmil.runs.config import RunConfig, resolve
 from asmil.settings.config import assign
 
 LINEAR, MEAN = "linear", "mean_pooling"
-DECIDED = ("folds", "seeds", "nested", "task", "record", "data.val_share", "data.test_share", "data.leave_out", "init")
+DECIDED = (
+    "folds",
+    "seeds",
+    "nested",
+    "task",
+    "record",
+    "data.val_share",
+    "data.test_share",
+    "data.leave_out",
+    "data.splits",
+    "init",
+)
 """Settings, or sections of them, that the search decides itself."""
 
 

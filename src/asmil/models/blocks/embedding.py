@@ -15,6 +15,7 @@ from asmil.models.base import ModelConfig, inner_width
 from asmil.models.blocks.layers import ACTIVATIONS, Activation, TileLinear
 from asmil.models.blocks.mil_dropout import MILDropout
 from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.standardize import Standardize
 from asmil.models.blocks.tile_passes import one_pass, relu_dropout
 
 MLP_HIDDEN = 256
@@ -36,6 +37,9 @@ class EmbeddingConfig(ModelConfig):
     mil_dropout_neighbors: int = Field(4, ge=0, description="g, the tiles most similar to each of them that fall too")
 
 
+STANDARDIZE_TEXT = "standardize every feature with its mean and standard deviation over the training tiles"
+
+
 class TileEmbedding(nn.Module):
     """N x D -> N x I: linear, activation, dropout (and optionally MIL-Dropout), up to three times.
 
@@ -43,6 +47,7 @@ class TileEmbedding(nn.Module):
     bias: of a single layer; several layers always have one
     dropout_last: whether dropout follows the last layer, too
     further_layers: more layers of the same width, after those of the settings
+    standardize: whether features are standardized first
     """
 
     like: Tensor
@@ -58,6 +63,7 @@ class TileEmbedding(nn.Module):
         dropout: float = 0.0,
         dropout_last: bool = True,
         further_layers: int = 0,
+        standardize: bool = False,
     ) -> None:
         super().__init__()
         asked = config.inner
@@ -81,8 +87,11 @@ class TileEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
         self.dropout_last = dropout_last
         self.mil_dropout = MILDropout(config.mil_dropout, config.mil_dropout_neighbors)
+        self.standardize = Standardize(in_features) if standardize else None
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.standardize is not None:
+            features = self.standardize(features)
         if not self.layers:
             return self.dropout(features.to(self.like.dtype))
         # under autocast the first product converts the features, to what it needs
@@ -103,7 +112,7 @@ class TileEmbedding(nn.Module):
 
     def weight_of_single_layer(self) -> Tensor | None:
         """W, if the embedding is ReLU(W x) and nothing else; otherwise None."""
-        more = self.dropout.p or self.mil_dropout.top or self.activation is not functional.relu_
+        more = self.dropout.p or self.mil_dropout.top or self.standardize or self.activation is not functional.relu_
         if len(self.layers) != 1 or more:
             return None
         (layer,) = self.layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from threading import Event
 
 import torch
@@ -74,7 +74,9 @@ def fit_side_by_side(
                     for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
                     if trainer in due and part is not None
                 }
-                with timed("validation"):
+                with timed("validation"), ExitStack() as stack:
+                    for trainer in due:
+                        stack.enter_context(trainer.averaged())
                     steps.predict_sources(evaluated)
                 with timed("checkpoints"):
                     _save_together(due)
