@@ -121,13 +121,8 @@ class Trainer:
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
         if self.settings.batch > 1:
-<<<<<<< HEAD
             refuse_batches(self.model.train(), f"training.batch = {self.settings.batch}")
-            refuse_single_bags(self.stabilizers)
-=======
-            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
             refuse_single_bags(penalties)
->>>>>>> 6d7ec756
         kept_rows = self.config.anchor.rows == "kept"
         self.gradients = StepGradients(
             self.model, self.task, penalties, kept_rows, self.autocast, self.config.anchor.gradient_share
