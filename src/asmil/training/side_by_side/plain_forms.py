@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from asmil.attention import divergences
 from asmil.attention.normalizers import Normalizer
-from asmil.models.blocks import folded, knowledge_mix, landmark_attention, nystrom
+from asmil.models.blocks import folded, landmark_attention, nystrom
 
 
 def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
@@ -56,7 +56,6 @@ def _convolve(module: nystrom.TokenConvolution, values: Tensor) -> Tensor:
 PLAIN: list[tuple[type, str, Any]] = [
     (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
-    (knowledge_mix._Mix, "apply", staticmethod(knowledge_mix.mix_at_once)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
     (nystrom._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),
