@@ -31,7 +31,7 @@ FORMS = {name: (name, {}) for name in methods()} | {
 }
 CAN = {
     "abmil", "abmilx", "acmil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "hdmil", "ibmil",
-    "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "rgmil", "simlp", "simple_mil", "wikg",
+    "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "mhim", "rgmil", "simlp", "simple_mil", "wikg",
 }  # fmt: skip
 CAN_BE_PADDED = {*CAN, "deepattnmisl", "dtfd", "psmil"}
 """Batches have no tables of tiles, which deepattnmisl and dtfd read, and no first bag, which starts psmil."""
@@ -139,7 +139,7 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     assert torch.isfinite(first.logits).all()
     random = form in {
         *("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling"),
-        *("abmilx", "hdmil", "simlp", "simple_mil", "wikg"),
+        *("abmilx", "hdmil", "mhim", "simlp", "simple_mil", "wikg"),
     }
     assert torch.equal(first.logits, second.logits) != random
 
