@@ -7,6 +7,7 @@ that is killed at any step and resumed therefore ends bitwise identical (on a CP
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -124,6 +125,13 @@ class Trainer:
         self.gradients = StepGradients(
             self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
         )
+
+    def at_stage(self, stage: int) -> Trainer:
+        """A copy at the start of a stage, to find out whether an executor can take its steps."""
+        trial = copy.copy(self)
+        trial.progress = Progress(stage=stage, processes=self.processes.count)
+        trial._set_up_stage()
+        return trial
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; return the epoch (1-based) whose weights the model then has.

@@ -28,6 +28,7 @@ SMALL = {
     "aem": {"inner": 8, "attention": 4, "annealing": "cosine"},
     "clam_sb": {"inner": 8, "attention": 4},
     "dgr_mil": {"inner": 8, "heads": 2, "landmarks": 4, "lesions": 3},
+    "ibmil": {"inner": 8, "attention": 4, "prototypes": 2, "joint": 4},
     "mean_pooling": {"inner": 8},
     "psmil": {"inner": 8, "embedding_layers": 1},
     "simple_mil": {"attention": 4},
