@@ -142,11 +142,22 @@ def test_the_masked_scores_pool_and_enter_the_diversity_loss():
 def test_how_many_are_masked(tiles, top, share, masked):
     scores = torch.randn(3, tiles, generator=torch.Generator().manual_seed(0))
     before = scores.clone()
-    result = TopMask(top, share).train()(scores)
+    masking = TopMask(top, share).train()
+    masking.generator = torch.Generator().manual_seed(1)
+    result = masking(scores)
     assert torch.isneginf(result).sum(dim=1).tolist() == [masked] * 3
     assert torch.equal(scores, before)
     kept = ~torch.isneginf(result)
     assert torch.equal(result[kept], scores[kept])
+    # with padding, the same numbers choose the same tiles
+    padded = functional.pad(scores, (0, 7), value=-torch.inf).requires_grad_()
+    numbers = torch.rand(3, min(top, tiles), generator=torch.Generator().manual_seed(1))
+    masking.uniform = lambda shape, like: functional.pad(numbers, (0, shape[1] - numbers.shape[1]))
+    found = masking(padded, torch.arange(tiles + 7) < tiles)
+    assert torch.equal(found[:, :tiles], result)
+    torch.softmax(found, dim=1).square().sum().backward()
+    assert torch.isfinite(padded.grad).all()
+    assert not padded.grad[torch.isneginf(found)].any()
 
 
 def test_each_top_tile_is_masked_equally_often():

@@ -3,6 +3,7 @@ import torch
 
 from asmil import Anchor, AsmilError, Bag, build, infer
 from asmil.explain.kinds import explain_bag
+from asmil.models.batch import run_batch
 from asmil.tasks.classification import Classification
 
 
@@ -22,6 +23,23 @@ def test_classifies_every_attended_tile(training):
     torch.testing.assert_close(output.instance_logits, model.classifier(attention * x))
     torch.testing.assert_close(output.logits, output.instance_logits.sum(dim=0))
     torch.testing.assert_close(model.tile_map(output), attention[:, 0].detach())
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 7])
+def test_padding_enters_no_statistics(tiles):
+    x = torch.randn(tiles + 4, 12)
+    padded, alone = make().train(), make().train()
+    mask = torch.arange(len(x)) < tiles
+    outputs = padded(Bag(x, mask=mask)), alone(Bag(x[:tiles]))
+    for output in outputs:
+        output.logits.square().sum().backward()
+    for name in ("logits", "embedding"):
+        torch.testing.assert_close(*(getattr(output, name) for output in outputs))
+    for found, expected in zip(padded.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(padded.named_buffers()), dict(alone.named_buffers()))
+    with pytest.raises(AsmilError, match="one by one"):
+        run_batch(padded, Bag.collate([Bag(x), Bag(x)]))
 
 
 def test_maps_add_up():

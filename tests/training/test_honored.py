@@ -29,6 +29,7 @@ HONORED_METHODS = {
     "graphed": {
         "abmil",
         "acmil",
+        "additive_mil",
         "aem",
         "asmil",
         "clam_mb",
@@ -41,7 +42,7 @@ HONORED_METHODS = {
         "mean_pooling",
     },
     "side_by_side": set(methods())
-    - {"aem", "camil", "deepattnmisl", "dgr_mil", "hdmil", "ibmil", "mhim", "patch_gcn", "simple_mil", "sm_abmil"},
+    - {"camil", "deepattnmisl", "hdmil", "patch_gcn", "sm_abmil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 

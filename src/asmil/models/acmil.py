@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -44,6 +44,8 @@ from asmil.models.blocks.top_tiles import top_tiles
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
+
+Number = TypeVar("Number", float, Tensor)
 
 
 class ACMILConfig(EmbeddingConfig):
@@ -90,8 +92,7 @@ class ACMIL(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # in smaller bags, the number of masked tiles depends on the size of the bag
-        return self.padding_for(self.config.mask_top + 1)
+        return self.padding_for(1)
 
     def score(self, embedded: Tensor) -> Tensor:
         return self.branches.score(embedded)
@@ -99,7 +100,7 @@ class ACMIL(AttentionPoolModel):
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed_bag(bag)
         scores = self.score_bag(embedded, bag)
-        attention: Tensor = self.normalizer(self.masking(scores))
+        attention: Tensor = self.normalizer(self.masking(scores, bag.mask))
         output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
         if self.masking.training:
             # what pooled; otherwise it is the normalized scores, which would be N more numbers per row to keep
@@ -173,15 +174,24 @@ class TopMask(RandomModule):
         self.top = top
         self.share = share
 
-    def forward(self, scores: Tensor) -> Tensor:
-        n_tiles = scores.shape[1]
-        # The small term undoes the rounding of products such as 100 * 0.29.
-        count = min(math.floor(min(self.top, n_tiles) * self.share + 1e-9), n_tiles - 1)
-        if not self.training or count == 0:
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not self.training or math.floor(self._part(self.top)) == 0:
             return scores
         top = top_tiles(scores, self.top)
-        chosen = self.uniform(top.shape, scores).argsort(dim=1)[:, :count]
-        return scores.scatter(1, top.gather(1, chosen), -torch.inf)
+        drawn = self.uniform(top.shape, scores)
+        if mask is None:
+            tiles = scores.shape[1]
+            count = min(math.floor(self._part(min(self.top, tiles))), tiles - 1)
+            return scores.scatter(1, top.gather(1, drawn.argsort(dim=1)[:, :count]), -torch.inf)
+        n_tiles, place = mask.sum(), torch.arange(top.shape[1], device=scores.device)
+        counts = self._part(n_tiles.double().clamp_max(self.top)).floor().clamp_max(n_tiles - 1)
+        order = drawn.masked_fill(place >= n_tiles, torch.inf).argsort(dim=1)  # padding is chosen last
+        chosen = top.gather(1, order)
+        return scores.scatter(1, chosen, scores.gather(1, chosen).masked_fill(place < counts, -torch.inf))
+
+    def _part(self, top: Number) -> Number:
+        """The share of the highest tiles; the small term undoes the rounding of products such as 100 * 0.29."""
+        return top * self.share + 1e-9
 
 
 def branch_similarity(attention: Tensor, branches: int) -> Tensor:

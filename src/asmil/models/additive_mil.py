@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, explained_column
+from asmil.models.base import MILModel, ModelConfig, Output, explained_column, masked_scores
 from asmil.models.blocks.layers import TileLinear, floating, linear_over_tiles
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -49,13 +49,34 @@ class AdditiveMILConfig(ModelConfig):
 class TileNorm(nn.BatchNorm1d):
     """Batch norm over the tiles of a bag; a bag of one tile, which has no variance, uses the running statistics."""
 
-    def forward(self, tiles: Tensor) -> Tensor:
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def forward(self, tiles: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.training and mask is not None:
+            return self._of_padded(tiles, mask)
         if self.training and tiles.shape[0] == 1:
-            assert self.running_mean is not None
             return functional.batch_norm(
                 tiles, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
         return super().forward(tiles)
+
+    def _of_padded(self, tiles: Tensor, mask: Tensor) -> Tensor:
+        """The same for the tiles in a mask, without reading their number."""
+        rows, is_tile, count = floating(tiles), mask.unsqueeze(1), mask.sum()
+        has_variance = count > 1
+        mean = (rows * is_tile).sum(dim=0) / count
+        variance = ((rows - mean) * is_tile).square().sum(dim=0) / count
+        with torch.no_grad():
+            share = self.momentum * has_variance.to(mean.dtype)
+            self.running_mean.lerp_(mean, share)
+            self.running_var.lerp_(variance * (count / (count - 1).clamp_min(1)), share)
+            self.num_batches_tracked.add_(has_variance)
+        mean = torch.where(has_variance, mean, self.running_mean)
+        variance = torch.where(has_variance, variance, self.running_var)
+        return ((rows - mean) * ((variance + self.eps).rsqrt() * self.weight) + self.bias).to(tiles.dtype)
 
 
 @register(
@@ -102,6 +123,10 @@ class AdditiveMIL(MILModel):
         )
 
     @property
+    def padding_from(self) -> int | None:
+        return None if self.smoothed else 1
+
+    @property
     def can_stream(self) -> bool:
         return not self.smoothed
 
@@ -110,33 +135,39 @@ class AdditiveMIL(MILModel):
         return True
 
     def attend(self, bag: Bag) -> Tensor:
-        return self.smooth_scores(self._score(bag.features), bag)
+        return masked_scores(self.smooth_scores(self._score(bag.features, bag.mask), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
-        return self._add([bag.features], self.attend(bag))
+        return self._add([bag.features], self.attend(bag), bag.mask)
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The chunks are read twice: for the scores, and for the contributions."""
         return self._add(chunks, torch.cat([self._score(features) for features in chunks], dim=-1))
 
-    def _score(self, features: Tensor) -> Tensor:
+    def _score(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """N x D -> 1 x N."""
-        scores: Tensor = self.scorer(self._as_computed(features))
-        return scores.t()
+        rows = self._as_computed(features)
+        for layer in self.scorer:
+            rows = layer(rows, mask) if isinstance(layer, TileNorm) else layer(rows)
+        return rows.t()
 
-    def _add(self, chunks: Iterable[Tensor], scores: Tensor) -> Output:
+    def _add(self, chunks: Iterable[Tensor], scores: Tensor, mask: Tensor | None = None) -> Output:
+        """mask: of a bag that is one chunk."""
         attention = self.normalizer(scores)[0]
         contributions, hidden, seen = [], [], 0
         for features in chunks:
             weights = attention.narrow(0, seen, features.shape[0])
             last = self._last_hidden(self._as_computed(features), weights)
-            contributions.append(self.classifier[-1](last))
+            added = self.classifier[-1](last)
+            if mask is not None:
+                last, added = last * mask.unsqueeze(1), added * mask.unsqueeze(1)
+            contributions.append(added)
             hidden.append(floating(last).sum(dim=0))
             seen += features.shape[0]
         tiles = torch.cat(contributions)
         dtype = self._dtype
-        mean = torch.stack(hidden).sum(dim=0) / seen
+        mean = torch.stack(hidden).sum(dim=0) / (seen if mask is None else mask.sum())
         return Output(floating(tiles).sum(dim=0).to(dtype), scores, mean.to(dtype), tiles)
 
     def _last_hidden(self, features: Tensor, weights: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class AEM(ModelOnBase):
     def __init__(self, in_features: int, n_outputs: int, config: AEMConfig) -> None:
         super().__init__(in_features, n_outputs, config)
         self.base = _build_base(in_features, n_outputs, config)
-        self.weight = config.weight
+        self.weight: float | Tensor = config.weight
 
     def forward(self, bag: Bag) -> Output:
         return self.current_base()(bag)
@@ -129,7 +129,8 @@ class AEM(ModelOnBase):
 
     def before_step(self, step: int, steps: int) -> None:
         if self.config.annealing == "cosine":
-            self.weight = self.config.weight * (1 + math.cos(math.pi * step / steps)) / 2
+            share = torch.as_tensor(step / steps, dtype=torch.float32)
+            self.weight = self.config.weight * (1 + torch.cos(math.pi * share)) / 2
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         base = self.base.loss(outputs, targets, task)

@@ -312,7 +312,11 @@ class MILModel(nn.Module):
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def before_step(self, step: int, steps: int) -> None:
-        """Called before every optimizer step of a stage: this is step `step` of `steps` (0-based; for schedules)."""
+        """Called before every optimizer step of a stage: this is step `step` of `steps` (0-based; for schedules).
+
+        Where trainings run side by side, both are tensors without axes; what it sets must depend on these, parameters
+        and buffers alone.
+        """
 
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
         """Called after every optimizer step (momentum teachers, prototypes), with the step's last bag.

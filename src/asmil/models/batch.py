@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from asmil.cohort.bag import Bag, PaddedBags
@@ -19,9 +19,14 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.randomness import batched_draws
 
 
+def keeps_statistics(part: nn.Module) -> bool:
+    """Whether every bag in training changes the running statistics of a module."""
+    return isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
+
+
 def refuse_batches(model: MILModel, what: str) -> None:
-    """Raise if a method needs its bags one by one."""
-    if model.batch_from is None:
+    """Raise if a method needs its bags one by one, in training or eval mode."""
+    if model.batch_from is None or (model.training and any(map(keeps_statistics, model.modules()))):
         raise AsmilError(
             f"{what}: {type(model).__name__} with these settings needs its bags one by one, since padding would change "
             "its results; use training.accumulate for several bags per step"

@@ -115,8 +115,7 @@ class DEMIL(AttentionPoolModel):
 
     @property
     def padding_from(self) -> int | None:
-        # the entropy of the unnormalized attention is a sum over all rows
-        return None if self.config.entropy_weight else self.padding_for(1)
+        return self.padding_for(1)
 
     def score(self, embedded: Tensor) -> Tensor:
         values: Tensor = self.value(embedded)
@@ -145,9 +144,10 @@ class DEMIL(AttentionPoolModel):
 
 
 def _entropy(output: Output) -> Tensor:
-    """`sum_i - s_i log s_i` of one bag."""
+    """`sum_i - s_i log s_i` of one bag; 0 for padding, whose score is minus infinity."""
     assert output.scores is not None
-    return -(output.scores.sigmoid() * functional.logsigmoid(output.scores)).sum()
+    logs = functional.logsigmoid(output.scores).masked_fill(output.scores == -torch.inf, 0)
+    return -(output.scores.sigmoid() * logs).sum()
 
 
 def candidate_probabilities(targets: Tensor, probabilities: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ class DGRMIL(MILModel):
         return Loss(total, parts)
 
     def before_step(self, step: int, steps: int) -> None:
-        self._counts = float(step >= self.config.losses_from * steps)
+        self._counts = (step >= self.config.losses_from * steps) * 1.0
 
     @torch.no_grad()
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
@@ -253,8 +253,20 @@ def diversity_loss(lesions: Tensor) -> Tensor:
     with full_precision(lesions):
         rows = functional.normalize(lesions.double(), dim=1)
         gram = rows @ rows.t() + JITTER * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
-        value: Tensor = -2 * torch.linalg.cholesky(gram).diagonal().log().sum()
-        return value.float()
+        return -_log_det(gram).float()
+
+
+def _log_det(matrix: Tensor) -> Tensor:
+    """The logarithm of the determinant of a positive definite matrix.
+
+    By elimination: a factorization by a library cannot be recorded as a CUDA graph.
+    """
+    pivots = []
+    for _ in range(len(matrix)):
+        pivot, column = matrix[0, 0], matrix[1:, :1]
+        pivots.append(pivot)
+        matrix = matrix[1:, 1:] - column * column.t() / pivot
+    return torch.stack(pivots).log().sum()
 
 
 def triplet_loss(lesions: Tensor, centers: Tensor) -> Tensor:

@@ -118,6 +118,7 @@ class SimpleMIL(AttentionPoolModel):
     config: SimpleMILConfig
     attention: ScoreNetwork
     channel_order: Tensor
+    seed: Tensor
 
     def __init__(self, in_features: int, n_outputs: int, config: SimpleMILConfig) -> None:
         super().__init__(in_features, n_outputs, config)
@@ -129,7 +130,7 @@ class SimpleMIL(AttentionPoolModel):
         self.register_buffer("channel_order", fixed_order(in_features))
         self.draw = RandomModule()
         self._subset = StepSubset()
-        self._seed = int(torch.randint(2**31, ()))
+        self.register_buffer("seed", torch.randint(2**31, ()), persistent=False)
 
     @property
     def window_starts(self) -> list[int]:
@@ -142,7 +143,7 @@ class SimpleMIL(AttentionPoolModel):
 
     def before_step(self, step: int, steps: int) -> None:
         """Draw the channels of this step; the same in all processes of a training."""
-        self.hold(torch.randperm(self.in_features, generator=torch.Generator().manual_seed(self._seed + step)))
+        self.hold(random_order(self.in_features, self.seed, step))
 
     def hold(self, positions: Tensor) -> None:
         """Score the channels at the first of these positions in `channel_order`, until the next step or eval mode."""
@@ -234,6 +235,19 @@ class SimpleMIL(AttentionPoolModel):
 def fixed_order(channels: int) -> Tensor:
     """The order of the channels in eval mode, the same on every device."""
     return torch.randperm(channels, generator=torch.Generator().manual_seed(ORDER_SEED))
+
+
+def random_order(count: int, seed: Tensor, step: int | Tensor) -> Tensor:
+    """The numbers below `count` in an order that depends on seed and step alone, on every device."""
+    keys = _hash(_hash(_hash(seed) + step) + torch.arange(count, device=seed.device))
+    return keys.argsort(stable=True)
+
+
+def _hash(numbers: Tensor) -> Tensor:
+    """Integers -> 32 random bits of each."""
+    for _ in range(3):
+        numbers = ((numbers >> 16) ^ numbers) * 0x45D9F3B & 0xFFFFFFFF
+    return (numbers >> 16) ^ numbers
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

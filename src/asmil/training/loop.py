@@ -7,6 +7,7 @@ that is killed at any step and resumed therefore ends bitwise identical (on a CP
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -118,12 +119,19 @@ class Trainer:
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
         if self.settings.batch > 1:
-            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
+            refuse_batches(self.model.train(), f"training.batch = {self.settings.batch}")
             refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
         self.gradients = StepGradients(
             self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
         )
+
+    def at_stage(self, stage: int) -> Trainer:
+        """A copy at the start of a stage, to find out whether an executor can take its steps."""
+        trial = copy.copy(self)
+        trial.progress = Progress(stage=stage, processes=self.processes.count)
+        trial._set_up_stage()
+        return trial
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; return the epoch (1-based) whose weights the model then has.

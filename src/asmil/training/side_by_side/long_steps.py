@@ -14,7 +14,7 @@ from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import batched_draws
 from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
-from asmil.training.side_by_side.rehearsal import BagLoss, Rehearsal
+from asmil.training.side_by_side.rehearsal import BagLoss, Moment, Rehearsal
 from asmil.training.side_by_side.stack import Stack
 
 Item = TypeVar("Item")
@@ -24,7 +24,7 @@ VALUES_AT_ONCE = 1 << 19
 
 def refuse_long_steps(rehearsal: Rehearsal) -> None:
     """Raise for methods whose bags of a step depend on each other, or train different weights."""
-    if rehearsal.started or rehearsal.form.has_after_step:
+    if rehearsal.started or rehearsal.moving or rehearsal.form.has_after_step:
         raise NotSideBySide("a step has several bags, and the method updates more than its weights with a step")
     if len(set(rehearsal.reached.values())) > 1:
         raise NotSideBySide("a step has several bags, and the class of a bag decides which weights it trains")
@@ -85,11 +85,13 @@ class LongSteps:
         orders: Sequence[Sequence[StepBag]],
         size: int,
         update: Callable[[Mapping[str, Tensor], dict[int, int]], None],
+        moment_of: Callable[[Tensor | None], Moment | None],
     ) -> tuple[Tensor, list[list[int]]]:
         """The steps of an epoch: parts of the losses (m x P), and the rows of each training's bags, in its order.
 
         size: bags of a step
         update: called after every step with the gradients and the row in them of each training that takes the step
+        moment_of: the moments of the next step of some trainings; None: of all
         """
         noted = [[0] * len(order) for order in orders]
         losses: list[Tensor] = []
@@ -101,6 +103,7 @@ class LongSteps:
             if len(groups) < len(orders):
                 numbers = torch.tensor(list(groups), device=self._bags.pool.device)
             trained, fixed = self._stack.of(numbers)
+            moment = moment_of(numbers)
             gradients = [torch.zeros_like(value) for value in trained.values()]
             most_rows = VALUES_AT_ONCE // self._bags.pool.features.shape[1]
             for table, padded in similar_lengths(list(groups.values()), lambda bag: bag.tiles, self._fewest, most_rows):
@@ -110,7 +113,7 @@ class LongSteps:
                 ]
                 shares = [[0.0 if bag is None else 1 / len(groups[bag.training]) for bag in row] for row in rows]
                 rows_drawn = [[[] if bag is None else drawn[bag.training, bag.position] for bag in row] for row in rows]
-                of_bags, values = self._losses(table, padded, numbers, rows_drawn, trained | fixed)
+                of_bags, values = self._losses(table, padded, numbers, rows_drawn, trained | fixed, moment)
                 total = (of_bags * torch.tensor(shares, device=of_bags.device)).sum()
                 torch._foreach_add_(gradients, torch.autograd.grad(total, list(trained.values())))
                 for bag in (bag for row in rows for bag in row):
@@ -136,6 +139,7 @@ class LongSteps:
         numbers: Tensor | None,
         drawn: Sequence[Sequence[Sequence[Tensor]]],
         tensors: Mapping[str, Tensor],
+        moment: Moment | None,
     ) -> tuple[Tensor, Tensor]:
         """The losses of a table of bags, n x K, and their parts, n x K x P.
 
@@ -148,13 +152,14 @@ class LongSteps:
         features, mask = self._bags.together(bags, rows, numbers, padded=padded)
         targets = torch.stack([torch.stack([bag.target for bag in row]) for row in table]).to(device)
 
-        def of_bag(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
+        def of_bag(drawn: list[Tensor], tensors: Any, *bag: Any) -> Any:
             with self._draws.handing_out(drawn):
-                return functional_call(self._form, tensors, (features, mask, target))[:2]
+                return functional_call(self._form, tensors, bag)[:2]
 
-        masked = None if mask is None else 0
-        of_bags = torch.vmap(of_bag, in_dims=(0, masked, 0, 0, None), randomness="same")
-        of_trainings = torch.vmap(of_bags, in_dims=(0, masked, 0, 0, 0), randomness="same")
+        masked, timed = (None if part is None else 0 for part in (mask, moment))
+        of_bags = torch.vmap(of_bag, in_dims=(0, None, 0, masked, 0, None), randomness="same")
+        of_trainings = torch.vmap(of_bags, in_dims=(0, 0, 0, masked, 0, timed), randomness="same")
         with batched_draws(), labels_stacked():
-            losses, parts = of_trainings(features, mask, targets, self._draws.padded(drawn, rows), dict(tensors))
+            table_drawn = self._draws.padded(drawn, rows)
+            losses, parts = of_trainings(table_drawn, dict(tensors), features, mask, targets, moment)
         return losses, parts

@@ -1,7 +1,8 @@
 """Plain forms of operations that `torch.vmap` cannot batch.
 
 `torch.vmap` derives the batched form of an operation from its elementary operations. It cannot do so for custom
-backward passes (written for large bags, which these trainings do not have) and for the fused attention on the CPU.
+backward passes (written for large bags, which these trainings do not have), for the fused attention on the CPU and,
+over two axes on a GPU, for `logsigmoid`, whose second result has no axes there.
 Within `plain_forms()` such operations are replaced by the equivalent form in their documentation.
 """
 
@@ -53,14 +54,19 @@ def _convolve(module: nystrom.TokenConvolution, values: Tensor) -> Tensor:
     return grid.squeeze(0)
 
 
-PLAIN: list[tuple[type, str, Any]] = [
+def _log_sigmoid(values: Tensor) -> Tensor:
+    return -functional.softplus(-values, threshold=50)
+
+
+PLAIN: list[tuple[Any, str, Any]] = [
     (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
     (nystrom._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),
+    (functional, "logsigmoid", _log_sigmoid),
 ]
-"""The class of an operation, the name of its method, and its plain form."""
+"""The class or module of an operation, its name there, and its plain form."""
 
 
 @contextmanager

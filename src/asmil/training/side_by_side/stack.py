@@ -86,6 +86,7 @@ class Stack:
             if name not in self.trained
         }
         self.buffers = [name for name, _ in rehearsal.form.named_buffers() if name in self.fixed]
+        self._moving = rehearsal.moving
         self._optimizer = build(self._blocks, trainers[0].optimizer)
         self._copies = {
             f"stabilizers.{name}.copy.": stabilizer
@@ -106,11 +107,16 @@ class Stack:
                 own[name].data = values[number]
 
     def of(self, numbers: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The trained parameters of some trainings (None: of all), as leaves of a new graph, and all other tensors."""
+        """The trained parameters of some trainings (None: of all), as leaves of a new graph, and all other tensors.
+
+        Buffers that a training pass changes are copies.
+        """
         if numbers is None:
-            return {name: value.detach().requires_grad_() for name, value in self.trained.items()}, self.fixed
+            copies = {name: self.fixed[name].clone() for name in self._moving}
+            trained = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
+            return trained, self.fixed | copies
         fixed = {name: value.index_select(0, numbers) for name, value in self.fixed.items()}
-        trained: dict[str, Tensor] = {}
+        trained = {}
         for block in self._blocks:
             for name, value in block.split(block.values.index_select(0, numbers)).items():
                 trained[name] = value.requires_grad_()
@@ -132,10 +138,14 @@ class Stack:
                     average.lerp_(current, _over(share, average))
 
     @torch.no_grad()
-    def set_buffers(self, values: Mapping[str, Tensor], chosen: Tensor) -> None:
-        """Replace buffers in the chosen trainings (R booleans); values: R x ..."""
+    def set_fixed(self, values: Mapping[str, Tensor], chosen: Tensor, numbers: Tensor | None = None) -> None:
+        """Replace tensors that are not trained in the chosen trainings (R booleans).
+
+        values: n x ... each, of the trainings `numbers` (None: of all)
+        """
         for name, value in values.items():
-            self.fixed[name].copy_(torch.where(_over(chosen, value), value, self.fixed[name]))
+            everyone = value if numbers is None else self.fixed[name].index_copy(0, numbers, value)
+            self.fixed[name].copy_(torch.where(_over(chosen, everyone), everyone, self.fixed[name]))
 
     def _adopt_moments(self) -> None:
         """Take over the optimizer states of trainings that are resumed."""

@@ -29,7 +29,16 @@ from asmil.training.side_by_side.bags import CommonBags, NotSideBySide
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.long_steps import LongSteps, StepBag, refuse_long_steps, similar_lengths
 from asmil.training.side_by_side.plain_forms import plain_forms
-from asmil.training.side_by_side.rehearsal import AfterStep, BagLoss, output_of, plain_bag, rehearse, tensors_of
+from asmil.training.side_by_side.rehearsal import (
+    AfterStep,
+    BagLoss,
+    BagResult,
+    Moment,
+    output_of,
+    plain_bag,
+    rehearse,
+    tensors_of,
+)
 from asmil.training.side_by_side.schedule import StepCost, common_steps, padded_steps
 from asmil.training.side_by_side.stack import Block, RowOptimizer, Stack, StackedOptimizer
 
@@ -90,19 +99,23 @@ class StackedSteps:
         self._described: list[dict[int, Output]] = [{} for _ in trainers]
         model = trainers[0].model
         self._fewest, self._cost = model.padding_from, StepCost.of(model, self.device.type)
-        firsts = [trainer.epoch_order(part)[0] for trainer, part in zip(trainers, train, strict=True)]
+        self._bags_per_step = trainers[0].settings.bags_per_step
+        orders = [trainer.epoch_order(part) for trainer, part in zip(trainers, train, strict=True)]
+        of_all = [trainer.epochs * self._per_epoch(order) for trainer, order in zip(trainers, orders, strict=True)]
+        self._all_steps = torch.tensor(of_all, dtype=torch.float64, device=self.device)
+        firsts = [order[0] for order in orders]
         first_bags = [numbers[first] for numbers, first in zip(self._numbers, firsts, strict=True)]
         features = [self.bags.alone(bag, number) for number, bag in enumerate(first_bags)]
         targets = [self._target(number, first).to(self.device) for number, first in enumerate(firsts)]
         n_classes = 1 + max(max(labels) for labels in self._labels)
         classes = [torch.full_like(targets[0], label) for label in range(n_classes)] if has_classes else targets[:1]
-        self.rehearsal = rehearse(trainers, features, targets, classes)
+        self._moments = list(zip(self._steps, of_all, strict=True))
+        self.rehearsal = rehearse(trainers, features, targets, self._moments, classes)
         self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
         self.draws = self._build_draws(features[0], targets[0])
         self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.large_apart)
         self._long_steps = LongSteps(self.form, self.draws, self.bags, self.stack, self._fewest)
-        self._bags_per_step = trainers[0].settings.bags_per_step
         if self._bags_per_step > 1:
             refuse_long_steps(self.rehearsal)
         self._check(firsts)
@@ -169,7 +182,9 @@ class StackedSteps:
             self._update(gradients, slots, dict.fromkeys(slots, 0), steps, per_epoch)
 
         bags = [[step_bag(number, *place) for place in enumerate(order)] for number, order in enumerate(orders)]
-        values, noted = self._long_steps.take(bags, self._bags_per_step, update)
+        values, noted = self._long_steps.take(
+            bags, self._bags_per_step, update, lambda numbers: self._moment(numbers, steps)
+        )
         return [values[own] for own in noted]
 
     def _per_epoch(self, order: Sequence[int]) -> int:
@@ -223,16 +238,18 @@ class StackedSteps:
         """Take a step; return the parts of the losses of all slots, n x P; steps: see `_update`."""
         trained, fixed = self.stack.of(turn.numbers)
         features, mask = self._features(turn)
-        losses, values, output = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed)
-        gradients = dict(zip(trained, torch.autograd.grad(losses.sum(), list(trained.values())), strict=True))
+        moment = self._moment(turn.numbers, steps)
+        result = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed, moment)
+        gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
         active = self._stepping(turn.active)
+        self.stack.set_fixed(result.moved, active, turn.numbers)
         if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
             first = torch.tensor([step == 0 for step in steps], device=self.device) & active
-            self.stack.set_buffers(self.rehearsal.started, first)
+            self.stack.set_fixed(self.rehearsal.started, first)
         self._update(gradients, turn.active, turn.labels, steps, per_epoch)
         if self.form.has_after_step:
-            self._after_step(turn.numbers, features, mask, output, turn.targets, active)
-        return values
+            self._after_step(turn.numbers, features, mask, result.output, turn.targets, moment, active)
+        return result.parts
 
     def _update(
         self,
@@ -269,15 +286,26 @@ class StackedSteps:
         targets: Tensor,
         drawn: Sequence[Tensor],
         tensors: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The losses of all slots (n), their parts (n x P), and other outputs (n x ... each)."""
+        moment: Moment | None,
+    ) -> BagResult:
+        """The results of all slots."""
 
-        def loss(features: Tensor, mask: Tensor | None, target: Tensor, drawn: list[Tensor], tensors: Any) -> Any:
+        def loss(drawn: list[Tensor], tensors: Any, *bag: Any) -> Any:
             with self.draws.handing_out(drawn):
-                return functional_call(self.form, tensors, (features, mask, target))
+                return functional_call(self.form, tensors, bag)
 
-        losses: tuple[Tensor, Tensor, dict[str, Any]] = _stacked(loss)(features, mask, targets, drawn, tensors)
-        return losses
+        result: BagResult = _stacked(loss)(drawn, tensors, features, mask, targets, moment)
+        return result
+
+    def _moment(self, numbers: Tensor | None, steps: Sequence[int] | Tensor) -> Moment | None:
+        """The moments of some trainings (None: of all); None if the method does not depend on them.
+
+        steps: R, the steps that each training has taken
+        """
+        if not self.form.has_before_step:
+            return None
+        moment = torch.as_tensor(steps, device=self.device), self._all_steps
+        return moment if numbers is None else (moment[0][numbers], moment[1][numbers])
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
         """The random numbers of a step."""
@@ -293,22 +321,18 @@ class StackedSteps:
         mask: Tensor | None,
         output: dict[str, Any],
         targets: Tensor,
+        moment: Moment | None,
         active: Tensor,
     ) -> None:
         tensors = self._model_tensors(numbers, "")
-        changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
+        changed = {name: tensors[name].clone() for name in self.stack.fixed if name in tensors}
 
-        def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
-            functional_call(self.after_step, tensors, (features, mask, output, target))
+        def after_step(tensors: Any, features: Tensor, *others: Any) -> Tensor:
+            functional_call(self.after_step, tensors, (features, *others))
             return features
 
-        _stacked(after_step)(features, mask, tensors | changed, output, targets)
-        if numbers is not None:
-            everyone = {name: self.stack.fixed[name].clone() for name in changed}
-            for name, values in changed.items():
-                everyone[name][numbers] = values
-            changed = everyone
-        self.stack.set_buffers(changed, active)
+        _stacked(after_step)(tensors | changed, features, mask, output, targets, moment)
+        self.stack.set_fixed(changed, active, numbers)
 
     # Predictions
 
@@ -405,13 +429,17 @@ class StackedSteps:
                 turn = self._turn({number: firsts[number] for number in active})
                 trained, fixed = self.stack.of(turn.numbers)
                 with self._training_arithmetic():
-                    drawn = self._drawn(turn)
-                    losses = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed)[0].detach()
-                together = losses[list(turn.active.values())]
+                    drawn, moment = self._drawn(turn), self._moment(turn.numbers, self._steps)
+                    features, mask = self._features(turn)
+                    result = self._losses(features, mask, turn.targets, drawn, trained | fixed, moment)
+                    if self.form.has_after_step:
+                        nobody = self._stepping([])
+                        self._after_step(turn.numbers, features, mask, result.output, turn.targets, moment, nobody)
+                together = result.loss.detach()[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
                 if not self.draws.as_plain:
                     rewind()
-                    alone = self._losses_alone(turn, trained | fixed)
+                    alone = self._losses_alone(turn)
                 if not torch.allclose(together, alone, rtol=close, atol=close / 10, equal_nan=True):
                     worst = int((together - alone).abs().nan_to_num(torch.inf).argmax())
                     raise NotSideBySide(
@@ -429,14 +457,15 @@ class StackedSteps:
                 own_predictions.clear()
 
     @torch.no_grad()
-    def _losses_alone(self, turn: Turn, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _losses_alone(self, turn: Turn) -> Tensor:
         """The losses of a step, computed one by one with the same random numbers."""
-        drawn, losses = self._drawn(turn), []
+        trained, fixed = self.stack.of(turn.numbers)
+        tensors, drawn, losses = trained | fixed, self._drawn(turn), []
         for number, slot in turn.active.items():
             own = [numbers[slot] for numbers in self.draws.without_padding(drawn, self._tiles(turn, slot))]
             bag = self.bags.alone(turn.bags[slot], number)
             with self.draws.handing_out(own):
-                arguments = (bag, None, turn.targets[slot])
+                arguments = (bag, None, turn.targets[slot], self._moments[number])
                 losses.append(
                     functional_call(self.form, {name: value[slot] for name, value in tensors.items()}, arguments)[0]
                 )
