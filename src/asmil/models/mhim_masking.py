@@ -107,7 +107,8 @@ def choose_masked(scores: Tensor, ratios: MaskRatios, draw: Draw, tiles: Tensor 
 
 
 def _choose_high(scores: Tensor, is_tile: Tensor, count: int | Tensor, ratios: MaskRatios, draw: Draw) -> Tensor:
-    share, candidates_ratio = ratios.share, ratios.high / ratios.share
+    share: float | Tensor = ratios.share
+    candidates_ratio = ratios.high / ratios.share
     if isinstance(candidates_ratio, Tensor):
         share = torch.where(candidates_ratio > 1, ratios.high, share)
         candidates_ratio = candidates_ratio.clamp(max=1.0)
