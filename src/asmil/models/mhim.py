@@ -308,7 +308,7 @@ def move_towards(slow: nn.Module, fast: nn.Module, momentum: float | Tensor) -> 
     """`slow <- momentum slow + (1 - momentum) fast`, for the parameters (not the buffers) of two equal modules."""
     slow_parameters: list[Tensor] = list(slow.parameters())
     fast_parameters = [parameter.detach() for parameter in fast.parameters()]
-    if not draws_batched():
+    if not (isinstance(momentum, Tensor) or draws_batched()):
         torch._foreach_lerp_(slow_parameters, fast_parameters, 1.0 - momentum)
         return
     share = 1.0 - momentum
