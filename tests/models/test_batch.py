@@ -19,6 +19,8 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "ibmil dsmil": ("ibmil", {"base": "dsmil"}),
     "caprmil gated": ("caprmil", {"pooling": "gated"}),
     "simple_mil subsets": ("simple_mil", {"attention": 8}),
+    "ilra as written": ("ilra", {"inner": 8, "heads": 4, "rank": 3, "norm": True}),
+    "psmil mean": ("psmil", {"update": "mean_of_predicted", "hard_branch": True}),
     "demil entropy": ("demil", {"entropy_weight": 0.1}),
     "dsmil values": ("dsmil", {"values": True}),
     "clam_sb svm": ("clam_sb", {"instance_loss": "svm", "subtyping": True}),
@@ -30,10 +32,11 @@ FORMS = {name: (name, {}) for name in methods()} | {
 }
 CAN = {
     "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil",
-    "hdmil", "ibmil", "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
+    "hdmil", "ibmil", "ilra", "linear", "mamba_mil", "max_pooling", "mean_pooling", "mhim", "rgmil", "simlp",
+    "simple_mil", "wikg",
 }  # fmt: skip
-CAN_BE_PADDED = {*CAN, "deepattnmisl", "dtfd"}
-"""The last read tables of their tiles, which batches do not have."""
+CAN_BE_PADDED = {*CAN, "deepattnmisl", "dtfd", "psmil"}
+"""Batches have no tables of tiles, which deepattnmisl and dtfd read, and no first bag, which starts psmil."""
 
 
 def make(form):
@@ -138,7 +141,7 @@ def test_every_bag_of_a_batch_draws_its_own_masks(form):
     assert torch.isfinite(first.logits).all()
     random = form in {
         *("clam_sb", "clam_mb", "acmil", "asmil", "caprmil", "mamba_mil", "max_pooling", "mean_pooling"),
-        *("abmilx", "hdmil", "simlp", "simple_mil"),
+        *("abmilx", "hdmil", "mhim", "simlp", "simple_mil", "wikg"),
     }
     assert torch.equal(first.logits, second.logits) != random
 
@@ -149,8 +152,9 @@ def test_others_are_refused(name):
     batch = Bag.collate([Bag(torch.randn(9, WIDTH)), Bag(torch.randn(5, WIDTH), id="short")])
     with pytest.raises(AsmilError, match=type(model).__name__):
         run_batch(model, batch)
-    with pytest.raises(AsmilError, match="padding"):
-        model(padded(make_bag(5), 9))
+    if name != "psmil":
+        with pytest.raises(AsmilError, match="padding"):
+            model(padded(make_bag(5), 9))
 
 
 def test_collate_pads_and_refuses():

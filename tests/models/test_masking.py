@@ -60,10 +60,10 @@ def test_heads_vote_and_equal_votes_go_by_the_mean():
     #                      0    1    2    3    4
     scores = torch.tensor([[9.0, 8.0, 1.0, 0.0, 2.0], [0.0, 8.0, 1.0, 9.0, 2.0], [0.0, 8.0, 7.0, 1.0, 2.0]])
     # top 2 of each head: (0 1), (3 1), (1 2): tile 1 has three votes, 0, 2 and 3 one each, means 3, 3, 3.33
-    assert ranked(scores, 2, largest=True).tolist() == [1, 3]
+    assert ranked(scores, 2, largest=True)[:2].tolist() == [1, 3]
     assert choose_masked(scores, MaskRatios(high=0.4), refuse_to_draw).masked.tolist() == [1, 3]
     # lowest 2 of each head: (3 2), (0 2), (0 3): two votes each, by the mean 0 and 2 are equal and 3 is higher
-    assert ranked(scores, 2, largest=False).tolist() == [0, 2]
+    assert ranked(scores, 2, largest=False)[:2].tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 7])

@@ -124,6 +124,7 @@ class HDMIL(MILModel):
     smooths = ("late",)
     logits_in_extras = ("logits_full",)
     map_kinds = ("attention", "kept")
+    records_steps = False  # not tried on a GPU
     label_routes_gradients = True
     maps_predicted_class = True
     config: HDMILConfig

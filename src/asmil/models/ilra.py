@@ -39,8 +39,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output, refuse_uneven
+from asmil.models.base import MILModel, ModelConfig, Output, masked_scores, refuse_uneven
 from asmil.models.blocks.layers import full_precision
+from asmil.models.blocks.randomness import draws_batched
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
 from asmil.models.registry import register
 
@@ -74,6 +75,7 @@ class ILRA(MILModel):
     config_type = ILRAConfig
     score_axes = ("head",)
     smooths = ("late",)
+    records_steps = False  # not tried on a GPU
     config: ILRAConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: ILRAConfig) -> None:
@@ -88,18 +90,22 @@ class ILRA(MILModel):
         self.head = nn.Linear(config.inner, n_outputs)
         nn.init.xavier_normal_(self.head.weight)
 
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.smoothed else 1
+
     def reembed(self, bag: Bag) -> Tensor:
         """The tiles after the last block, N x I: what the pooling reads."""
         tiles = bag.features.to(self.seed.dtype)
         for block in self.blocks:
-            tiles = block(tiles)
+            tiles = block(tiles, bag.mask)
         return converted_once(tiles)
 
     def attend(self, bag: Bag) -> Tensor:
         return self._score(self.reembed(bag), bag)
 
     def _score(self, tiles: Tensor, bag: Bag) -> Tensor:
-        return self.smooth_scores(self.pooling.score(self.seed, tiles), bag)
+        return masked_scores(self.smooth_scores(self.pooling.score(self.seed, tiles), bag), bag)
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.reembed(bag)
@@ -147,12 +153,17 @@ class ProjectedAttention(nn.Module):
         """The second map by head, H x (d / H) x d."""
         return self.in_weight[which].view(self.heads, -1, self.in_weight.shape[2])
 
-    def attend_as_written(self, projected: Tensor, keys: Tensor) -> Tensor:
-        """The attention's part without moving any map: n_q x d."""
+    def attend_as_written(self, projected: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The attention's part without moving any map: n_q x d; mask: false for keys that are padding."""
         maps = ((0, projected), (1, self.key(keys)), (2, self.value(keys)))
         q, k, v = (self.second_map(which, x).transpose(0, 1) for which, x in maps)
-        attended = functional.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-        return self.out(attended[0].transpose(0, 1).flatten(1))
+        if mask is None and not draws_batched():
+            attended = functional.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))[0]
+        else:
+            scores = q @ k.transpose(1, 2) * self.scale
+            scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+            attended = torch.softmax(scores, dim=-1) @ v
+        return self.out(attended.transpose(0, 1).flatten(1))
 
 
 class FewQueries(ProjectedAttention):
@@ -175,15 +186,17 @@ class FewQueries(ProjectedAttention):
             mapped = torch.einsum("qhd,hed->qhe", by_head, self.heads_of(2)).flatten(1) + self.in_bias[2]
             return self.finish(queries, self.query(queries), self.out(mapped))
 
-    def forward(self, queries: Tensor, tiles: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, tiles: Tensor, mask: Tensor | None) -> Tensor:
         if len(queries) * self.heads > self.out.out_features:
             projected = self.query(queries)
-            return self.finish(queries, projected, self.attend_as_written(projected, tiles))
+            return self.finish(queries, projected, self.attend_as_written(projected, tiles, mask))
         with full_precision(tiles):
             vectors = self._through_keys(queries)[1] @ self.key.weight
         # A constant of a row would cancel in softmax.
-        attention = torch.softmax(vectors.to(tiles.dtype) @ tiles.t(), dim=-1)
-        return self.pool(queries, attention, tiles)
+        scores = vectors.to(tiles.dtype) @ tiles.t()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return self.pool(queries, torch.softmax(scores, dim=-1), tiles)
 
     def _through_keys(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Queries after both maps, scaled (r x H x d / H), and those through the keys' second map ((r H) x d)."""
@@ -227,9 +240,9 @@ class LowRankBlock(nn.Module):
         self.read_tiles = FewQueries(width, in_width, width, heads, norm, gated=True)
         self.read_latents = ShortKeyAttention(in_width, width, width, heads, norm, gated=True)
 
-    def forward(self, tiles: Tensor) -> Tensor:
+    def forward(self, tiles: Tensor, mask: Tensor | None = None) -> Tensor:
         tiles = converted_once(tiles)
-        return self.read_latents(tiles, self.read_tiles(self.latents, tiles))
+        return self.read_latents(tiles, self.read_tiles(self.latents, tiles, mask))
 
 
 def converted_once(tiles: Tensor) -> Tensor:

@@ -38,10 +38,10 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.base import Loss, MILModel, Output, Stage, masked_scores
 from asmil.models.blocks.dual_stream import STREAM_LOGITS, two_stream_loss
 from asmil.models.blocks.nystrom import as_distribution
-from asmil.models.blocks.randomness import RandomModule
+from asmil.models.blocks.randomness import RandomModule, draws_batched
 from asmil.models.mhim_maskable import AttentionEncoder, MHIMConfig, Network
 from asmil.models.mhim_masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.official import Config, Converted, Tensors, converted, options_of, register_official, renamed
@@ -75,6 +75,15 @@ class PureMHIM(AttentionPoolModel):
     def normalizer_built_in(self) -> bool:
         return self.config.base == "transmil"
 
+    @property
+    def pooled_by_mask(self) -> bool:
+        """Whether tiles are left out of a bag by a mask: its tiles meet only in the attention."""
+        return isinstance(self.network.encoder, AttentionEncoder) and self.network.merge is None
+
+    @property
+    def padding_from(self) -> int | None:
+        return 1 if self.pooled_by_mask and not self.network.embedding.mil_dropout.top else None
+
     def embed(self, features: Tensor) -> Tensor:
         return self.network.embedding(features)
 
@@ -98,7 +107,15 @@ class PureMHIM(AttentionPoolModel):
         )
 
     def forward(self, bag: Bag) -> Output:
-        return self.encode(self.embed(bag.features))
+        embedded = self.embed(bag.features)
+        return self.encode(embedded) if bag.mask is None else self._pool(embedded, bag.mask, bag)
+
+    def _pool(self, embedded: Tensor, kept: Tensor, bag: Bag) -> Output:
+        """The output for the kept tiles (N booleans), with the scores of all."""
+        assert isinstance(self.network.encoder, AttentionEncoder)
+        output = self.network.encoder(embedded, self.normalizer, kept)
+        assert output.scores is not None
+        return replace(output, scores=masked_scores(output.scores, bag))
 
     @property
     def can_stream(self) -> bool:
@@ -163,7 +180,8 @@ class MHIM(PureMHIM):
         self.teacher = copy.deepcopy(self.network).requires_grad_(False)
         self.recipe = config.recipe()
         self.chance = RandomModule()
-        self.step, self.steps = 0, 1
+        self.step: int | Tensor = 0
+        self.steps: int | Tensor = 1
 
     # Training: the student on a part of the bag
 
@@ -173,11 +191,15 @@ class MHIM(PureMHIM):
     def forward_masked(self, bag: Bag) -> Output:
         """The student on the tiles that the teacher keeps; in eval mode without dropout, and with merged tiles, too."""
         teacher_feature, ranking = self.teach(bag)
-        mask = self.mask(ranking)
+        mask = self.mask(ranking, bag.mask)
+        extras = {"teacher_feature": teacher_feature, "kept": mask.is_kept}
+        if self.pooled_by_mask:
+            output = self._pool(self.embed(bag.features), mask.is_kept, bag)
+            return Output(output.logits, output.scores, output.embedding, extras=extras)
         embedded = self.embed(bag.features[mask.kept])
-        read, extras = self._merge(embedded)
+        read, merged = self._merge(embedded)
         output = self.network.encoder(read, self.normalizer)
-        extras |= {"teacher_feature": teacher_feature, "kept_ids": mask.kept, "masked_ids": mask.masked}
+        extras |= merged
         extras |= {name: output.extras[name] for name in TRAINED_LOGITS if name in output.extras}
         scores = None
         if self.network.encoder.tilewise:
@@ -193,15 +215,19 @@ class MHIM(PureMHIM):
         # Rounded to half precision, scores would tie, and ties go to the first tiles of the slide.
         with torch.autocast(embedded.device.type, enabled=False):
             read = self._read(self.teacher, embedded.to(next(self.teacher.parameters()).dtype))
-            feature, ranking = self.teacher.encoder.teach(read, self.normalizer, class_aware=self.config.version == 2)
+            encoder, class_aware = self.teacher.encoder, self.config.version == 2
+            if isinstance(encoder, AttentionEncoder):
+                feature, ranking = encoder.teach(read, self.normalizer, class_aware, bag.mask)
+            else:
+                feature, ranking = encoder.teach(read, self.normalizer, class_aware)
         return feature, ranking[:, : len(bag)]
 
-    def mask(self, ranking: Tensor) -> Mask:
-        """The mask of a bag with this ranking (A x N) at the current step."""
+    def mask(self, ranking: Tensor, tiles: Tensor | None = None) -> Mask:
+        """The mask of a bag with this ranking (A x N) at the current step; tiles: N, false for padding."""
         recipe = self.recipe
         high = cosine(recipe.mask_high, 0.0, self.step, self.steps) if recipe.high_decay else recipe.mask_high
         ratios = MaskRatios(recipe.mask_random, recipe.mask_low, high, recipe.high_share)
-        return choose_masked(ranking, ratios, self._draw)
+        return choose_masked(ranking, ratios, self._draw, tiles)
 
     def _merge(self, embedded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The input of the student: all kept tiles, or some of them and tokens made from the others."""
@@ -268,20 +294,27 @@ class MHIM(PureMHIM):
             self.network.merge.follow(output.extras["merged_tokens"], self.config.merge_momentum)
         move_towards(self.teacher, self.network, self.teacher_momentum())
 
-    def teacher_momentum(self) -> float:
+    def teacher_momentum(self) -> float | Tensor:
         """mm at the current step."""
         momentum = self.recipe.momentum
         if self.recipe.momentum_schedule == "constant":
             return momentum
-        return cosine(momentum, 1.0, self.step, self.steps)
+        value: float | Tensor = cosine(momentum, 1.0, self.step, self.steps)
+        return value
 
 
 @torch.no_grad()
-def move_towards(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
+def move_towards(slow: nn.Module, fast: nn.Module, momentum: float | Tensor) -> None:
     """`slow <- momentum slow + (1 - momentum) fast`, for the parameters (not the buffers) of two equal modules."""
     slow_parameters: list[Tensor] = list(slow.parameters())
     fast_parameters = [parameter.detach() for parameter in fast.parameters()]
-    torch._foreach_lerp_(slow_parameters, fast_parameters, 1.0 - momentum)
+    if not (isinstance(momentum, Tensor) or draws_batched()):
+        torch._foreach_lerp_(slow_parameters, fast_parameters, 1.0 - momentum)
+        return
+    share = 1.0 - momentum
+    for average, current in zip(slow_parameters, fast_parameters, strict=True):
+        moved = torch.lerp(average, current, share.to(average.dtype) if isinstance(share, Tensor) else share)
+        average.copy_(moved)
 
 
 EMBEDDINGS = {1: "patch_to_emb.0", 2: "feature.0"}

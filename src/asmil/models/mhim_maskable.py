@@ -193,23 +193,31 @@ class AttentionEncoder(nn.Module):
     def attend(self, embedded: Tensor) -> Tensor:
         return self.attention(embedded)
 
-    def forward(self, embedded: Tensor, normalizer: Normalizer) -> Output:
+    def forward(self, embedded: Tensor, normalizer: Normalizer, kept: Tensor | None = None) -> Output:
+        """The output for all tiles, or for those that are kept (N booleans); its scores are those of all."""
         scores = self.attend(embedded)
-        return self.readout(normalizer(scores).to(embedded.dtype) @ embedded, scores)
+        return self.readout(normalizer(_only(scores, kept)).to(embedded.dtype) @ embedded, scores)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         """The output from the bag feature (1 x I)."""
         feature = pooled.flatten()
         return Output(self.head(feature), scores, feature)
 
-    def teach(self, embedded: Tensor, normalizer: Normalizer, class_aware: bool) -> tuple[Tensor, Tensor]:
+    def teach(
+        self, embedded: Tensor, normalizer: Normalizer, class_aware: bool, tiles: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Bag feature and ranking; tiles: N, false for padding."""
         scores = self.attend(embedded)
-        attention = normalizer(scores)
+        attention = normalizer(_only(scores, tiles))
         pooled = attention.to(embedded.dtype) @ embedded
         if not class_aware:
             return pooled, scores
         # The official code adds one and the same number for the bias to all classes, which changes nothing.
         return pooled, class_margin(attention.t() * (embedded @ self.head.weight.t().to(embedded.dtype)))
+
+
+def _only(scores: Tensor, kept: Tensor | None) -> Tensor:
+    return scores if kept is None else scores.masked_fill(~kept, -torch.inf)
 
 
 class TransformerEncoder(nn.Module):

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Output
+from asmil.models.base import Output, masked_scores
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
 from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 from asmil.models.registry import register
@@ -93,6 +93,14 @@ class PSMIL(AttentionPoolModel):
         self._started = False
         self.register_load_state_dict_post_hook(_forget_start)  # type: ignore[no-untyped-call]
 
+    @property
+    def padding_from(self) -> int | None:
+        return self.padding_for(1)
+
+    @property
+    def batch_from(self) -> int | None:
+        return None  # the first bag starts the prototypes
+
     @torch.no_grad()
     def class_probabilities(self, embedded: Tensor) -> Tensor:
         """p, N x C."""
@@ -104,12 +112,13 @@ class PSMIL(AttentionPoolModel):
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed_bag(bag)
         probabilities = self.class_probabilities(embedded)
-        scores = self.smooth_scores(self._score(probabilities), bag)
+        scores = masked_scores(self.smooth_scores(self._score(probabilities), bag), bag)
         output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
         output.extras["prototype_probs"] = probabilities
         if self.training:
             self._start_prototypes(embedded.detach())
-            output.extras[CANDIDATES] = self._candidates(embedded.detach(), probabilities, output.embedding.detach())
+            pooled = output.embedding.detach()
+            output.extras[CANDIDATES] = self._candidates(embedded.detach(), probabilities, pooled, bag.mask)
         else:
             output.instance_logits = self.head(embedded)
         return output
@@ -146,11 +155,12 @@ class PSMIL(AttentionPoolModel):
         self._started = True
 
     @torch.no_grad()
-    def _candidates(self, embedded: Tensor, probabilities: Tensor, pooled: Tensor) -> Tensor:
-        """What each prototype would move to if the bag were of its class (q), C x M."""
+    def _candidates(self, embedded: Tensor, probabilities: Tensor, pooled: Tensor, mask: Tensor | None) -> Tensor:
+        """What each prototype would move to if the bag were of its class (q), C x M; mask: N, true for tiles."""
+        padding = torch.zeros_like(probabilities, dtype=torch.bool) if mask is None else ~mask.unsqueeze(1)
         if self.config.update == "top1":
-            return embedded[probabilities.argmax(dim=0)]
-        likeliest = _likeliest(probabilities)
+            return embedded[probabilities.masked_fill(padding, -1.0).argmax(dim=0)]
+        likeliest = _likeliest(probabilities).masked_fill(padding, 0.0)
         counts = likeliest.sum(dim=0).unsqueeze(1)
         means = likeliest.t().to(embedded.dtype) @ embedded / counts.clamp(min=1)
         return torch.where(counts > 0, means, pooled)

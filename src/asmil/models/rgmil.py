@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, masked_scores
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
 from asmil.models.official import Config, Converted, Tensors, converted, register_official, renamed
 from asmil.models.registry import register
@@ -59,6 +59,7 @@ class RGMIL(MILModel):
     score_axes = ("stream",)
     smooths = ("late",)
     maps_predicted_class = True
+    records_steps = False  # not tried on a GPU
     config: RGMILConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: RGMILConfig) -> None:
@@ -68,6 +69,10 @@ class RGMIL(MILModel):
         bound = math.sqrt(3)
         start = torch.empty(streams, self.embedding.width, 2).uniform_(-bound, bound)
         self.regressor = nn.Parameter(start, requires_grad=config.train_regressor)
+
+    @property
+    def padding_from(self) -> int | None:
+        return None if self.smoothed or self.embedding.mil_dropout.top else 1
 
     def attend(self, bag: Bag) -> Tensor:
         return self._score(self.embedding(bag.features) @ self._columns(), bag)
@@ -94,7 +99,16 @@ class RGMIL(MILModel):
     def _score(self, instance_logits: Tensor, bag: Bag) -> Tensor:
         """N x C -> the standardized margins of the streams, S x N."""
         margins = instance_logits[:, 1:] - instance_logits[:, :1] if self.n_outputs == 2 else instance_logits
-        return self.smooth_scores(functional.layer_norm(margins.t(), margins.shape[:1], eps=EPSILON), bag)
+        return masked_scores(self.smooth_scores(standardized_rows(margins.t(), bag.mask), bag), bag)
+
+
+def standardized_rows(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows (S x N) minus their mean over the tiles, divided by their standard deviation; mask: N, true for tiles."""
+    if mask is None:
+        return functional.layer_norm(rows, rows.shape[1:], eps=EPSILON)
+    tiles = mask.sum()
+    centered = (rows - rows.masked_fill(~mask, 0.0).sum(dim=1, keepdim=True) / tiles).masked_fill(~mask, 0.0)
+    return centered * torch.rsqrt(centered.square().sum(dim=1, keepdim=True) / tiles + EPSILON)
 
 
 def _convert(tensors: Tensors, config: Config) -> Converted:

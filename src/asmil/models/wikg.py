@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, masked_scores
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.knowledge_mix import Mixed, mix
 from asmil.models.blocks.layers import floating, tile_by_tile
@@ -75,6 +75,7 @@ class WiKG(MILModel):
     score_axes: tuple[str, ...] = ("branch",)
     smooths: tuple[str, ...] = ("late",)
     map_kinds: tuple[str, ...] = ("attention", "neighbors")
+    records_steps = False  # padding costs N^2 products
     config: WiKGConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: WiKGConfig) -> None:
@@ -96,19 +97,27 @@ class WiKG(MILModel):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
 
-    def heads_and_tails(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """e and t of the module's text, N x d each."""
+    @property
+    def padding_from(self) -> int | None:
+        # smaller bags have fewer neighbors; without attention, the maps do not know how many tiles there are
+        masks = self.attention is not None and not (self.smoothed or self.embedding.mil_dropout.top)
+        return self.config.neighbors if masks else None
+
+    def heads_and_tails(self, features: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """e and t of the module's text, N x d each; mask: N, true for tiles."""
         embedded = tile_by_tile(self.embedding, features)
-        mean = floating(embedded).mean(dim=0).to(embedded.dtype)
+        wide = floating(embedded)
+        mean = wide.mean(dim=0) if mask is None else wide.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=0) / mask.sum()
+        mean = mean.to(embedded.dtype)
 
         def halfway(layer: nn.Linear) -> Tensor:
             return tile_by_tile(lambda rows: layer((rows + mean) * 0.5), embedded)
 
         return halfway(self.choosing), halfway(self.chosen)
 
-    def mixed(self, heads: Tensor, tails: Tensor) -> tuple[Tensor, Mixed]:
+    def mixed(self, heads: Tensor, tails: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Mixed]:
         """The neighbors of every tile (N x k), and what it reads from them."""
-        neighbors = most_similar(heads, tails, self.config.neighbors)
+        neighbors = most_similar(heads, tails, self.config.neighbors, mask)
         return neighbors, mix(heads, tails, neighbors, self.config.knowledge == "dot_product")
 
     def nodes(self, heads: Tensor, mixed: Tensor) -> Tensor:
@@ -128,7 +137,7 @@ class WiKG(MILModel):
         """z of the module's text, 1 x N; None without attention."""
         if self.attention is None:
             return None
-        return self.smooth_scores(tile_by_tile(self.attention, nodes, dim=1), bag)
+        return masked_scores(self.smooth_scores(tile_by_tile(self.attention, nodes, dim=1), bag), bag)
 
     def pool(self, nodes: Tensor, scores: Tensor | None) -> Tensor:
         """The bag before the LayerNorm, d."""
@@ -139,24 +148,28 @@ class WiKG(MILModel):
         return floating(nodes).mean(dim=0).to(nodes.dtype)
 
     def attend(self, bag: Bag) -> Tensor:
-        heads, tails = self.heads_and_tails(bag.features)
-        scores = self.score(self.nodes(heads, self.mixed(heads, tails)[1].tails), bag)
+        heads, tails = self.heads_and_tails(bag.features, bag.mask)
+        scores = self.score(self.nodes(heads, self.mixed(heads, tails, bag.mask)[1].tails), bag)
         if scores is None:
             raise AsmilError(f"WiKG with model.readout = {self.config.readout} has no attention, so it has no scores")
         return scores
 
     def forward(self, bag: Bag) -> Output:
-        heads, tails = self.heads_and_tails(bag.features)
-        neighbors, mixed = self.mixed(heads, tails)
+        heads, tails = self.heads_and_tails(bag.features, bag.mask)
+        neighbors, mixed = self.mixed(heads, tails, bag.mask)
         nodes = self.nodes(heads, mixed.tails)
         scores = self.score(nodes, bag)
         embedding = self.norm(self.pool(nodes, scores))
-        extras = {} if self.training else self._read_weights(neighbors, mixed.attention, nodes)
+        extras = {} if self.training else self._read_weights(neighbors, mixed.attention, nodes, bag.mask)
         return Output(self.head(embedding), scores, embedding, extras=extras)
 
     @torch.no_grad()
-    def _read_weights(self, neighbors: Tensor, attention: Tensor, nodes: Tensor) -> dict[str, Tensor]:
+    def _read_weights(
+        self, neighbors: Tensor, attention: Tensor, nodes: Tensor, mask: Tensor | None
+    ) -> dict[str, Tensor]:
         """What the maps besides the attention show, N each."""
+        if mask is not None:
+            attention = attention.masked_fill(~mask.unsqueeze(1), 0.0)
         read = attention.new_zeros(nodes.shape[0])
         extras = {"neighbor_weights": read.index_add(0, neighbors.clamp(min=0).flatten(), attention.flatten())}
         if self.config.readout == "max":
@@ -171,7 +184,8 @@ class WiKG(MILModel):
         """
         if kind == "attention":
             return super().draw_tile_map(output, kind)
-        return output.extras["neighbor_weights" if kind == "neighbors" else "won_channels"]
+        values = output.extras["neighbor_weights" if kind == "neighbors" else "won_channels"]
+        return values if output.scores is None else values[: output.scores.shape[1]]
 
 
 _UNUSED = ("gate_U", "gate_V", "gate_W")

@@ -111,7 +111,6 @@ def _recorded_by_epoch(config: RunConfig) -> dict[str, bool]:
 
 def _side_by_side_limits(config: RunConfig, model: MILModel, task: Task) -> dict[str, bool]:
     return {
-        "methods that train in several stages": len(model.stages()) == 1,
         "methods that prepare their bags": model.tile_tables is not None,
         f"task.loss = {task.loss_name}, which compares the bags of a step": not task.joint,
         f"several bags per step of {config.method}, whose bags cannot be padded": (

@@ -7,6 +7,7 @@ that is killed at any step and resumed therefore ends bitwise identical (on a CP
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -131,6 +132,13 @@ class Trainer:
     def averaged(self) -> AbstractContextManager[None]:
         """A block in which the model has the weights that are evaluated: their average, if there is one."""
         return nullcontext() if self.average is None else self.average.in_place_of(self.model)
+
+    def at_stage(self, stage: int) -> Trainer:
+        """A copy at the start of a stage, to find out whether an executor can take its steps."""
+        trial = copy.copy(self)
+        trial.progress = Progress(stage=stage, processes=self.processes.count)
+        trial._set_up_stage()
+        return trial
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; return the epoch (1-based) whose weights the model then has.

@@ -31,7 +31,9 @@ SMALL = {
     "dgr_mil": {"inner": 8, "heads": 2, "landmarks": 4, "lesions": 3},
     "dtfd": {"inner": 8, "attention": 4, "groups": 2},
     "hdmil": {"inner": 8, "attention": 4, "degree": 2},
+    "ibmil": {"inner": 8, "attention": 4, "prototypes": 2, "joint": 4},
     "mean_pooling": {"inner": 8},
+    "mhim": {"inner": 8, "attention": 4, "momentum": 0.9},
     "psmil": {"inner": 8, "embedding_layers": 1},
     "simple_mil": {"attention": 4},
     "transmil": {"inner": 8, "heads": 2, "landmarks": 4},
@@ -41,7 +43,8 @@ WITHOUT_CHANCE = {
     "asmil": {"drop": 0.0, "dropout": 0.0},
     "clam_sb": {"dropout": 0.0},
     "deepattnmisl": {"dropout": 0.0},
-    "dtfd": {"groups": 1},
+    "dtfd": {"groups": 1, "distill": "MaxMinS", "total_instance": 3},
+    "mhim": {"dropout": 0.0, "mask_random": 0.0, "mask_low": 0.3, "high_share": 1.0, "momentum_schedule": "cosine"},
     "mean_pooling": {"dropout": 0.0},
     "simple_mil": {"dropout": 0.0},
     "transmil": {"dropout": 0.0},
@@ -151,7 +154,7 @@ def test_trainings_may_differ_in_rates_decay_and_epochs(optimizer):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("method", ["clam_sb", "dtfd", "hdmil", "transmil"])
+@pytest.mark.parametrize("method", ["clam_sb", "dtfd", "hdmil", "mhim", "transmil"])
 def test_who_else_trains_changes_no_random_number(method):
     config, parts = settings(method), make_parts()
     everyone, alone = trainers_of(config), trainers_of(config, [1])

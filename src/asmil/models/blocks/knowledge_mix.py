@@ -17,6 +17,7 @@ from torch import Tensor
 
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.layers import floating
+from asmil.models.blocks.randomness import draws_batched
 
 BLOCK_VALUES = {"cpu": 2**20, "cuda": 2**26}
 """How many values of neighbors are gathered at once."""
@@ -37,7 +38,7 @@ def mix(heads: Tensor, tails: Tensor, neighbors: Tensor, dot: bool) -> Mixed:
     dot: u is a dot product, else a product of sums
     """
     heads, tails = floating(heads), floating(tails)
-    if is_exporting():
+    if is_exporting() or draws_batched():
         return Mixed(*mix_at_once(heads, tails, neighbors, dot))
     return Mixed(*_Mix.apply(heads, tails, neighbors, dot))  # type: ignore[no-untyped-call]
 

@@ -20,9 +20,10 @@ GROUP = 64
 
 
 @torch.no_grad()
-def most_similar(queries: Tensor, keys: Tensor, k: int) -> Tensor:
+def most_similar(queries: Tensor, keys: Tensor, k: int, mask: Tensor | None = None) -> Tensor:
     """N x d, N x d -> N x min(k, N): for every query the indices of the keys, the largest product first.
 
+    mask: N, true for tiles, of a padded bag of at least k tiles
     An exported model always gives k indices, -1 beyond the tiles of a small bag.
     """
     queries, keys = floating(queries), floating(keys)
@@ -32,8 +33,10 @@ def most_similar(queries: Tensor, keys: Tensor, k: int) -> Tensor:
             values, indices = products.topk(k, dim=1)
             return indices.masked_fill(values == -torch.inf, -1)
         n_tiles = keys.shape[0]
-        if draws_batched():  # no value of a single bag can be read
-            return (queries @ keys.t()).topk(min(k, n_tiles), dim=1).indices
+        if draws_batched() or mask is not None:  # no value of a single bag can be read
+            products = queries @ keys.t()
+            products = products if mask is None else products.masked_fill(~mask, -torch.inf)
+            return products.topk(min(k, n_tiles), dim=1).indices
         rows = max(1, BLOCK_VALUES.get(queries.device.type, BLOCK_VALUES["cuda"]) // n_tiles)
         return torch.cat([_largest(some @ keys.t(), min(k, n_tiles)) for some in queries.split(rows)])
 

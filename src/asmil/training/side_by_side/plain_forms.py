@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from asmil.attention import divergences
 from asmil.attention.normalizers import Normalizer
-from asmil.models.blocks import folded, knowledge_mix, landmark_attention, nystrom
+from asmil.models.blocks import folded, landmark_attention, nystrom
 
 
 def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
@@ -79,7 +79,6 @@ PLAIN: list[tuple[Any, str, Any]] = [
     (functional, "cross_entropy", _cross_entropy),
     (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
-    (knowledge_mix._Mix, "apply", staticmethod(knowledge_mix.mix_at_once)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
     (nystrom._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),

@@ -179,16 +179,16 @@ class RecordedSteps(StackedSteps):
         result = self._losses(features, mask, targets, drawn, trained | fixed, moment)
         gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
         if result.moved:
-            self.stack.set_buffers(result.moved, self._active(slots, numbers), numbers)
+            self.stack.set_fixed(result.moved, self._active(slots, numbers), numbers)
         if self.rehearsal.started:
             first = self._active(slots, numbers) & (self.draws.steps == 0)
-            self.stack.set_buffers(self.rehearsal.started, first)
+            self.stack.set_fixed(self.rehearsal.started, first)
         clip_norm = self.trainers[0].settings.clip_norm
         self._adam.step_slots(gradients, slots.training, slots.takes, slots.target, slots.factor, clip_norm)
         if self.stack.has_copies:
             self.stack.move_copies(self._active(slots, numbers))
         if self.form.has_after_step:
-            self._after_step(numbers, features, mask, result.output, targets, self._active(slots, numbers))
+            self._after_step(numbers, features, mask, result.output, targets, moment, self._active(slots, numbers))
         reached, parts = self._adam.reached, result.parts.shape[1]
         end_kernel[(1 + len(reached),)](
             self._turn_number, self._positions, self.draws.steps, self._adam.counts, reached, slots.training,

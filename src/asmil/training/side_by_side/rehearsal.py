@@ -58,7 +58,7 @@ def rehearse(
     losses = []
     moving: frozenset[str] = frozenset()
     for trainer, features, target, moment in zip(trainers, first_bags, first_targets, moments, strict=True):
-        form = copy.deepcopy(BagLoss(trainer)).train()
+        form = copy.deepcopy(BagLoss(trainer), {id(trainer.generator): trainer.generator}).train()
         form.model.use_generator(trainer.generator)
         state = trainer.generator.get_state()
         losses.append(form(features, None, target, moment).loss.detach())
@@ -160,13 +160,17 @@ class BagLoss(nn.Module):
 
 
 class AfterStep(nn.Module):
-    """A model's `after_step`, which changes buffers in place."""
+    """A model's `after_step`, which changes tensors in place."""
 
     def __init__(self, model: MILModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, features: Tensor, mask: Tensor | None, output: dict[str, Any], target: Tensor) -> None:
+    def forward(
+        self, features: Tensor, mask: Tensor | None, output: dict[str, Any], target: Tensor, moment: Moment | None
+    ) -> None:
+        if moment is not None:  # what it set for the loss was for another call of `torch.vmap`
+            self.model.before_step(*moment)
         self.model.after_step(plain_bag(self.model, features, mask), output_of(output), target)
 
 

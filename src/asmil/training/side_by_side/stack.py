@@ -138,8 +138,8 @@ class Stack:
                     average.lerp_(current, _over(share, average))
 
     @torch.no_grad()
-    def set_buffers(self, values: Mapping[str, Tensor], chosen: Tensor, numbers: Tensor | None = None) -> None:
-        """Replace buffers in the chosen trainings (R booleans).
+    def set_fixed(self, values: Mapping[str, Tensor], chosen: Tensor, numbers: Tensor | None = None) -> None:
+        """Replace tensors that are not trained in the chosen trainings (R booleans).
 
         values: n x ... each, of the trainings `numbers` (None: of all)
         """

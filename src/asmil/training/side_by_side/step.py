@@ -245,13 +245,13 @@ class StackedSteps:
         result = self._losses(features, mask, turn.targets, self._drawn(turn), trained | fixed, moment)
         gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
         active = self._stepping(turn.active)
-        self.stack.set_buffers(result.moved, active, turn.numbers)
+        self.stack.set_fixed(result.moved, active, turn.numbers)
         if self.rehearsal.started and min(steps[number] for number in turn.active) == 0:
             first = torch.tensor([step == 0 for step in steps], device=self.device) & active
-            self.stack.set_buffers(self.rehearsal.started, first)
+            self.stack.set_fixed(self.rehearsal.started, first)
         self._update(gradients, turn.active, turn.labels, steps, per_epoch)
         if self.form.has_after_step:
-            self._after_step(turn.numbers, features, mask, result.output, turn.targets, active)
+            self._after_step(turn.numbers, features, mask, result.output, turn.targets, moment, active)
         return result.parts
 
     def _update(
@@ -324,17 +324,18 @@ class StackedSteps:
         mask: Tensor | None,
         output: dict[str, Any],
         targets: Tensor,
+        moment: Moment | None,
         active: Tensor,
     ) -> None:
         tensors = self._model_tensors(numbers, "")
-        changed = {name: tensors[name].clone() for name in self.stack.buffers if name in tensors}
+        changed = {name: tensors[name].clone() for name in self.stack.fixed if name in tensors}
 
-        def after_step(features: Tensor, mask: Tensor | None, tensors: Any, output: Any, target: Tensor) -> Tensor:
-            functional_call(self.after_step, tensors, (features, mask, output, target))
+        def after_step(tensors: Any, features: Tensor, *others: Any) -> Tensor:
+            functional_call(self.after_step, tensors, (features, *others))
             return features
 
-        _stacked(after_step)(features, mask, tensors | changed, output, targets)
-        self.stack.set_buffers(changed, active, numbers)
+        _stacked(after_step)(tensors | changed, features, mask, output, targets, moment)
+        self.stack.set_fixed(changed, active, numbers)
 
     # Predictions
 
@@ -433,7 +434,11 @@ class StackedSteps:
                 trained, fixed = self.stack.of(turn.numbers)
                 with self._training_arithmetic():
                     drawn, moment = self._drawn(turn), self._moment(turn.numbers, self._steps)
-                    result = self._losses(*self._features(turn), turn.targets, drawn, trained | fixed, moment)
+                    features, mask = self._features(turn)
+                    result = self._losses(features, mask, turn.targets, drawn, trained | fixed, moment)
+                    if self.form.has_after_step:
+                        nobody = self._stepping([])
+                        self._after_step(turn.numbers, features, mask, result.output, turn.targets, moment, nobody)
                 together = result.loss.detach()[list(turn.active.values())]
                 alone = self.rehearsal.losses[list(turn.active)]
                 if not self.draws.as_plain:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from threading import Event
 
 import torch
@@ -41,11 +42,13 @@ def fit_side_by_side(
     on_start: called before the first step
     recorded: also raise if steps cannot be recorded as CUDA graphs
     """
+    first_stage = len(trainers[0].stages)
     for trainer, part in zip(trainers, val, strict=True):
         reason = SIDE_BY_SIDE.reason(trainer.config, trainer.stages[-1].model, trainer.task)
         if reason is not None:
             raise NotSideBySide(reason)
         trainer.prepare(part, executor="side_by_side")
+        first_stage = min(first_stage, trainer.progress.stage)
     if any(part.weights is not None for part in train):
         raise NotSideBySide("bags have weights of their own")
     if pool is None:
@@ -53,36 +56,77 @@ def fit_side_by_side(
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
     with exact_arithmetic(trainers[0].progress.threads), stops as stop:
-        steps = _steps_for(trainers[0])(trainers, train, pool)
-        if recorded and steps.obstacle is not None:
-            raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
-        for part in val:
-            if part is not None:
-                steps.bags.numbers(part.bags)
-        for number, trainer in enumerate(trainers):
-            trainer.evaluator = StackedEvaluator(steps, number)
-        on_start()
-        parts = zip(trainers, train, val, strict=True)
-        sessions = [(trainer, trainer.session(own, part, stop.is_set)) for trainer, own, part in parts]
+        for later in range(first_stage + 1, len(trainers[0].stages)):
+            _steps([trainer.at_stage(later) for trainer in trainers], train, pool, recorded)
+        members = [
+            _Member(trainer, own, part, trainer.session(own, part, stop.is_set))
+            for trainer, own, part in zip(trainers, train, val, strict=True)
+        ]
         try:
-            while sessions := advanced(sessions):
-                due = [trainer for trainer, _ in sessions]
-                with timed("steps"):
-                    steps.run_epoch(due)
-                evaluated = {
-                    number: part.bags
-                    for number, (trainer, part) in enumerate(zip(trainers, val, strict=True))
-                    if trainer in due and part is not None
-                }
-                with timed("validation"), ExitStack() as stack:
-                    for trainer in due:
-                        stack.enter_context(trainer.averaged())
-                    steps.predict_sources(evaluated)
-                with timed("checkpoints"):
-                    _save_together(due)
+            for stage in range(first_stage, len(trainers[0].stages)):
+                here = [member for member in members if member.trainer.progress.stage == stage]
+                if here:
+                    steps = _steps(
+                        [member.trainer for member in here], [member.train for member in here], pool, recorded
+                    )
+                    for member in here:
+                        if member.val is not None:
+                            steps.bags.numbers(member.val.bags)
+                    if stage == first_stage:
+                        on_start()
+                    _train_stage(steps, here, stage)
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
+
+
+@dataclass
+class _Member:
+    """A training; `is_due`: whether its session waits for the steps of an epoch."""
+
+    trainer: Trainer
+    train: LabeledBags
+    val: LabeledBags | None
+    session: Iterator[None]
+    is_due: bool = False
+
+
+def _train_stage(steps: StackedSteps, members: Sequence[_Member], stage: int) -> None:
+    """Train all to the end of a stage; those that are there early wait for the others."""
+    for number, member in enumerate(members):
+        member.trainer.evaluator = StackedEvaluator(steps, number)
+    while True:
+        asked = [(member, member.session) for member in members if not member.is_due]
+        for member, _ in advanced(asked):
+            member.is_due = True
+        due = {
+            number: member
+            for number, member in enumerate(members)
+            if member.is_due and member.trainer.progress.stage == stage
+        }
+        if not due:
+            return
+        trainers = [member.trainer for member in due.values()]
+        with timed("steps"):
+            steps.run_epoch(trainers)
+        with timed("validation"), ExitStack() as averages:
+            for trainer in trainers:
+                averages.enter_context(trainer.averaged())
+            steps.predict_sources({number: member.val.bags for number, member in due.items() if member.val is not None})
+        with timed("checkpoints"):
+            _save_together(trainers)
+        for member in due.values():
+            member.is_due = False
+
+
+def _steps(
+    trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags, recorded: bool
+) -> StackedSteps:
+    """The steps of the current stage of all trainings."""
+    steps = _steps_for(trainers[0])(trainers, train, pool)
+    if recorded and steps.obstacle is not None:
+        raise NotSideBySide(f"its steps cannot be recorded ({steps.obstacle})")
+    return steps
 
 
 def _steps_for(trainer: Trainer) -> type[StackedSteps]:
@@ -109,6 +153,7 @@ class StackedEvaluator:
 
     def __init__(self, steps: StackedSteps, number: int) -> None:
         self.steps, self.number = steps, number
+        self._stage = steps.trainers[number].stage
 
     def logits(self, bags: BagSource) -> Tensor:
         """Logits of all bags of a source, n x C."""
@@ -118,7 +163,7 @@ class StackedEvaluator:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
         steps = self.steps
         trainer = steps.trainers[self.number]
-        if steps.device.type == "cpu":
+        if steps.device.type == "cpu" or trainer.stage is not self._stage:
             bags = (bag for source, index in chosen for bag in source.stream([index]))
             return [Said.of(trainer.model, infer(trainer.model, bag, trainer.device)) for bag in bags]
         numbers = [steps.bags.numbers(source)[index] for source, index in chosen]
