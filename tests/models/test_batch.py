@@ -27,8 +27,8 @@ FORMS = {name: (name, {}) for name in methods()} | {
     "max_pooling embedding": ("max_pooling", {"level": "embedding"}),
 }
 CAN = {
-    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil", "ibmil",
-    "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
+    "abmil", "abmilx", "acmil", "additive_mil", "aem", "asmil", "caprmil", "clam_mb", "clam_sb", "demil", "dsmil",
+    "ibmil", "linear", "mamba_mil", "max_pooling", "mean_pooling", "simlp", "simple_mil",
 }  # fmt: skip
 
 

@@ -41,8 +41,7 @@ HONORED_METHODS = {
         "max_pooling",
         "mean_pooling",
     },
-    "side_by_side": set(methods())
-    - {"camil", "deepattnmisl", "hdmil", "patch_gcn", "sm_abmil"},
+    "side_by_side": set(methods()) - {"camil", "deepattnmisl", "hdmil", "patch_gcn", "sm_abmil"},
 }
 """By their declarations; some turn out not to be stackable when they are tried."""
 

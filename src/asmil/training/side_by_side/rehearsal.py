@@ -95,7 +95,7 @@ def _stacked_buffers(forms: Sequence[BagLoss]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _moving_buffers(form: BagLoss, features: Tensor, target: Tensor) -> frozenset[str]:
-    """The buffers that a bag changes, also if it is not the first one; running statistics, even if this bag has none."""
+    """The buffers that a bag changes, also if it is not the first one, and all running statistics."""
     before = {name: buffer.clone() for name, buffer in form.named_buffers()}
     form(features, None, target)
     statistics = {id(buffer) for part in form.modules() if keeps_statistics(part) for buffer in part.buffers()}
@@ -145,9 +145,7 @@ class BagLoss(nn.Module):
         self.part_names: list[str] = []
         self.moving: frozenset[str] = frozenset()
 
-    def forward(
-        self, features: Tensor, mask: Tensor | None, target: Tensor, moment: Moment | None = None
-    ) -> BagResult:
+    def forward(self, features: Tensor, mask: Tensor | None, target: Tensor, moment: Moment | None = None) -> BagResult:
         """moment: None: the first step, of one."""
         if self.has_before_step:
             self.model.before_step(*(moment or (0, 1)))
