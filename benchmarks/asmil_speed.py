@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from asmil import Anchor, Bag, build
 from asmil.machine.memory import keep_freed_memory
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
+from measuring import about
 from plain_methods.asmil import PlainASMIL
 
 WIDTH, INNER, TOKENS, HEADS = 384, 128, 8, 8
@@ -191,10 +191,10 @@ def main() -> None:
     keep_freed_memory()
     measured = measure(device, options.tiles, options.rounds)
     summary = measured.pop("summary")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    machine = about(device)
 
-    print(f"D {WIDTH}, I {INNER}, T {TOKENS}, H {HEADS}, float32, {options.rounds} rounds on {name}")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"D {WIDTH}, I {INNER}, T {TOKENS}, H {HEADS}, float32, {options.rounds} rounds on {machine['device']}")
+    print(f"torch {machine['torch']}, {machine['threads']} threads, commit {machine['commit']}")
     print(f"{'tiles':>7} {'ASMIL step':>11} {'plain':>9} {'ABMIL':>9} {'inference':>10} {'plain':>9}   (ms)")
     for row in measured["rows"]:
         ms = row["milliseconds"]
@@ -219,7 +219,7 @@ def main() -> None:
         f"a {measured['rows'][-1]['tiles']}-tile step runs at {shares['asmil_step_share_of_peak']:.0%}, inference at "
         f"{shares['asmil_inference_share_of_peak']:.0%} of this machine's float32 matrix products ({peak:.0f} GFLOP/s)"
     )
-    result = {**summary, **shares, "device": name, "torch": torch.__version__, "peak_gflops": peak, **measured}
+    result = {**summary, **shares, **machine, "peak_gflops": peak, **measured}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -121,9 +121,16 @@ def _status(field: str) -> int:
 
 
 def about(device: torch.device) -> dict[str, Any]:
-    """The machine, for the head of a results file."""
+    """The machine and the commit, for the head of a results file."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": name, "torch": torch.__version__, "threads": torch.get_num_threads()}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {"device": name, "torch": torch.__version__, "threads": torch.get_num_threads(), "commit": commit}
 
 
 def in_own_process(script: Path | str, label: str, arguments: Sequence[str]) -> Any:

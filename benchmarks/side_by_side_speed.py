@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Hashable, Sequence
@@ -277,12 +276,8 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     cohort = read_cohort(options.bags, options.task)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    ).stdout.strip()
     setting = {
         **about(torch.device(options.device)),
-        "commit": commit,
         "command": " ".join(["python benchmarks/side_by_side_speed.py", *sys.argv[1:]]),
         "cohort": f"{cohort.name}, {len(cohort.bags)} bags",
         "trainings": f"{options.folds} folds x {options.seeds} seeds",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Task, Truth
@@ -42,6 +41,8 @@ def fit_linear(task: Task, inputs: Floats, targets: Truth) -> LinearModel:
     A bag has one loss, or one per known label. Labels are thus fitted like a model each.
     inputs: n x E, standardized; targets: n, in the form of the task. b is not penalized.
     """
+    from scipy.optimize import minimize  # takes half a second, and few commands fit anything
+
     rows, wanted, directions = torch.from_numpy(inputs), torch.as_tensor(targets), torch.from_numpy(task.directions)
     n_inputs, n_terms = rows.shape[1], max(1, task.loss_terms(wanted))
     n_outputs, n_directions = directions.shape

@@ -101,6 +101,14 @@ class Trainer:
         self._set_up_stage()
 
     @property
+    def threads(self) -> int:
+        """Threads of torch on the CPU; one beside a GPU, where many would only wait for each other in small operations.
+
+        The steps of the plain executor, which prepares every bag on the CPU, use those of the process.
+        """
+        return self.progress.threads if self.device.type == "cpu" else 1
+
+    @property
     def total_epochs(self) -> int:
         """The epochs of all stages, if none is stopped early."""
         return sum(stage.epochs or self.settings.epochs for stage in self.stages)
@@ -441,7 +449,7 @@ class Trainer:
         on_output: called with the model, every bag and its output
         """
         logits = []
-        with exact_arithmetic(self.progress.threads):
+        with exact_arithmetic(self.threads):
             chosen = bags.stream(range(len(bags)) if indices is None else indices)
             for bag, output in infer_all(self.model, chosen, self.device):
                 logits.append(output.logits)

@@ -26,7 +26,7 @@ def fit_fused(parts: Sequence[TrainingPart], bags: ResidentBags) -> None:
             trainer.prepare(part.val, executor="fused")
         for bag_source in part.sources:
             bags.add(bag_source)
-    with exact_arithmetic(parts[0].trainers[0].progress.threads), stop_requests() as stop:
+    with exact_arithmetic(parts[0].trainers[0].threads), stop_requests() as stop:
         running = [_Running(part, bags) for part in parts]
         sessions = [
             ((own, trainer), trainer.session(own.part.train, own.part.val, stop.is_set))

@@ -36,7 +36,7 @@ def fit_graphed(trainers: Sequence[Trainer], pool: ResidentBags, train: LabeledB
             pool.add(part.bags)
     members = [_Member(trainer, pool, train) for trainer in trainers]
     try:
-        with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
+        with exact_arithmetic(trainers[0].threads), stop_requests() as stop:
             sessions = [(member, member.trainer.session(train, val, stop.is_set)) for member in members]
             while sessions := advanced(sessions):
                 with timed("steps"):

@@ -55,7 +55,7 @@ def fit_side_by_side(
         pool = ResidentBags(trainers[0].model.in_features, trainers[0].device, torch.float32)
     # without a folder nothing is saved, so that a training is interrupted at once
     stops = nullcontext(Event()) if all(trainer.folder is None for trainer in trainers) else stop_requests()
-    with exact_arithmetic(trainers[0].progress.threads), stops as stop:
+    with exact_arithmetic(trainers[0].threads), stops as stop:
         for later in range(first_stage + 1, len(trainers[0].stages)):
             _steps([trainer.at_stage(later) for trainer in trainers], train, pool, recorded)
         members = [
