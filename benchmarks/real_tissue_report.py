@@ -114,7 +114,7 @@ class Study:
         shown = table[table["p_holm"] < LEVEL]
         found = [
             f"{row['variant']} is {'better' if row['difference'] > 0 else 'worse'} on {TITLES[row['cohort']]}"
-            for row in shown.to_dict("records")
+            for row in _rows(shown)
         ]
         first = f"**{'; '.join(found)}.**" if found else "**No difference to ABMIL is shown on any cohort.**"
         return (
@@ -127,7 +127,7 @@ class Study:
         if table is None:
             return NOT_RUN
         cohorts = list(dict.fromkeys(table["cohort"]))
-        by_key = {(row["variant"], row["cohort"]): row for row in table.to_dict("records")}
+        by_key = _by_key(table)
         order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
         rows = []
         for name in order:
@@ -160,7 +160,7 @@ class Study:
         own = own_maps(self.maps)
         parts = []
         for cohort, rows in own[own["cohort"].isin(["nuclei", "grid"])].groupby("cohort", sort=False):
-            best, worst = rows.loc[rows["auc"].idxmax()], rows.loc[rows["auc"].idxmin()]
+            (worst,), (best,) = _rows(rows.nsmallest(1, "auc")), _rows(rows.nlargest(1, "auc"))
             highest = f"{best['variant']} {_interval(best, 'auc', '.2f')}"
             parts.append(f"{cohort}: highest {highest}, lowest {worst['variant']} {worst['auc']:.2f}")
         return (
@@ -182,7 +182,7 @@ class Study:
         assert self.maps is not None
         own = own_maps(self.maps)
         failed = own[(own["initial_auc"] - 0.5).abs() > (own["auc"] - 0.5).abs()]
-        named = [f"{row['variant']} on {row['cohort']}" for row in failed.to_dict("records")]
+        named = [f"{row['variant']} on {row['cohort']}" for row in _rows(failed)]
         found = (
             f"farther from chance than after it: {_listed(named)}"
             if named
@@ -196,7 +196,7 @@ class Study:
             return NOT_RUN
         own = own_maps(self.maps)
         cohorts = list(dict.fromkeys(own["cohort"]))
-        by_key = {(row["variant"], row["cohort"]): row for row in own.to_dict("records")}
+        by_key = _by_key(own)
         more = {
             "ap": "nuclei: AP",
             "agreement": "seeds agree",
@@ -220,7 +220,7 @@ class Study:
         table = self.table("anchor")
         if table is None:
             return NOT_RUN
-        shown = table[table["p_holm"] < LEVEL].to_dict("records")
+        shown = _rows(table[table["p_holm"] < LEVEL])
         found = [f"{row['variant']} {row['difference']:+.3f} on {TITLES[row['cohort']]}" for row in shown]
         gains = (
             f"shown differences of AUC to no anchor: {'; '.join(found)}" if found else "no difference of AUC is shown"
@@ -230,7 +230,7 @@ class Study:
     def flattening(self) -> str:
         """Whether flatter attention explains the gain of ABMIL with NSF on BRCA."""
         table = self.table("anchor")
-        rows = {} if table is None else {(row["variant"], row["cohort"]): row for row in table.to_dict("records")}
+        rows = {} if table is None else _by_key(table)
         gain = rows.get(GAIN)
         if gain is None:
             return NOT_RUN.lower().rstrip(".")
@@ -306,7 +306,7 @@ class Study:
         cohorts = [name for name in changes.columns if name in TITLES]
         rows = [
             [row["start"], row["change"], *(f"{row[cohort]:+.3f}" for cohort in cohorts), f"{row['mean']:+.3f}"]
-            for row in chosen.to_dict("records")
+            for row in _rows(chosen)
         ]
         return markdown_table(["start", "change", *(TITLES[cohort] for cohort in cohorts), "mean"], rows, words=2)
 
@@ -379,7 +379,7 @@ def scores_table(
     """One row per variant, best mean first: score and difference by cohort, the verdict, and means of other columns."""
     cohorts = list(dict.fromkeys(table["cohort"]))
     order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
-    by_key = {(row["variant"], row["cohort"]): row for row in table.to_dict("records")}
+    by_key = _by_key(table)
     rows = []
     for variant in map(str, order):
         cells = [variant]
@@ -392,6 +392,15 @@ def scores_table(
         rows.append(cells + [_shown(means[name].mean()) for name in more or {}])
     headers = ["", *(word for cohort in cohorts for word in (TITLES.get(cohort, cohort), difference))]
     return markdown_table([*headers, *([] if verdicts is None else ["verdict"]), *(more or {}).values()], rows)
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _by_key(table: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows by variant and cohort."""
+    return {(row["variant"], row["cohort"]): row for row in _rows(table)}
 
 
 def _difference(row: dict[str, Any]) -> str:
@@ -437,7 +446,7 @@ def forest(study: Study) -> str:
     with new_figure(7.5, 0.2 * len(order) + 1.0) as figure:
         panels = figure.subplots(1, len(cohorts), sharey=True, squeeze=False)[0]
         for axes, cohort in zip(panels, cohorts, strict=True):
-            for row in tested[tested["cohort"] == cohort].to_dict("records"):
+            for row in _rows(tested[tested["cohort"] == cohort]):
                 place, shown = order.index(row["variant"]), row["p_holm"] < LEVEL
                 color = COLORS[1 if shown else 0]
                 axes.plot([row["difference_low"], row["difference_high"]], [place, place], color=color, linewidth=1)
