@@ -1,60 +1,94 @@
-"""The study on real tissue (plan: studies/real_tissue.md): records from finished sweeps, and the tables of its page.
+"""The study on real tissue (plan: studies/real_tissue.md): records from finished sweeps, and the figure of its page.
 
-    asmil datasets tcga-hipt --from DOWNLOADED --out cohorts/tcga-hipt          (and colon)
+    asmil datasets tcga-hipt --from DOWNLOADED --out cohorts/tcga-hipt     (and colon; then benchmarks/real_maps.py)
     asmil sweep studies/real_subtyping.yaml --out runs/real_subtyping          (and the other real_*.yaml)
     python benchmarks/real_tissue.py record runs/real_* --out docs/results/real_tissue
-    python benchmarks/real_tissue.py page docs/results/real_tissue --page docs/real_tissue.md
+    python benchmarks/real_tissue.py published cohorts/tcga-hipt --out docs/results/real_tissue
+    python benchmarks/real_tissue.py figure docs/results/real_tissue --out docs/images/real_tissue.svg
+    python benchmarks/real_tissue.py combine docs/results/real_tissue --out studies/real_recommended.yaml
+    python docs/evidence.py
 
 A record is a table with one row per cohort and variant: the score with its interval, and the difference to the
-reference (`abmil`, or its form without anchor) with interval and p-value, Holm's over the variants of the cohort.
+reference with interval and p-value, Holm's over the variants that share the reference. The reference is `abmil`; in a
+sweep without it, the first variant of the same method.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import yaml
 
+import real_tissue_report
 from asmil.evaluation import compare_runs
 from asmil.evaluation.statistics import holm
 from asmil.files import write_text
 from asmil.reporting import Estimate
-from asmil.reporting.text import markdown_table
+from asmil.runs.run import Run
+from asmil.tasks.calibration import expected_calibration_error
 
-REFERENCES = ("abmil", "abmil, none")
-PRIMARY = {"classification": "auc", "survival": "c_index"}
+STUDIES = Path(__file__).parent.parent / "studies"
+REFERENCE = "abmil"
+PRIMARY = ("auc", "c_index")
 MEASURED = ("jsd_late", "effective_share", "training_seconds")
+AGREEMENT = "agreement.csv"
 
 
 def record(sweep: Path) -> pd.DataFrame:
     """All cohorts and variants of a finished sweep."""
     results = pd.read_csv(sweep / "results.csv")
     finished = results[results["status"] == "done"]
-    tables = [compared(str(cohort), part, sweep) for cohort, part in finished.groupby("cohort", sort=False)]
+    maps = pd.read_csv(sweep / AGREEMENT) if (sweep / AGREEMENT).is_file() else None
+    tables = []
+    for cohort, of_cohort in finished.groupby("cohort", sort=False):
+        runs = {str(variant): sweep / part["run"].iloc[0] for variant, part in of_cohort.groupby("variant", sort=False)}
+        measured = of_cohort.groupby("variant")[[name for name in MEASURED if name in of_cohort]].mean()
+        if maps is not None:
+            agreement = maps[maps["cohort"] == cohort].groupby("variant")["rank_correlation"].mean()
+            measured["map_agreement"] = agreement.reindex(measured.index)
+        for family in [names for names in families(list(runs)) if len(names) > 1]:
+            table = compared(str(cohort), {name: runs[name] for name in family})
+            tables.append(table.merge(measured, how="left", left_on="variant", right_index=True))
     return pd.concat(tables, ignore_index=True)
 
 
-def compared(cohort: str, results: pd.DataFrame, sweep: Path) -> pd.DataFrame:
-    """The variants of a cohort: scores, and differences to the reference."""
-    runs = {str(variant): sweep / part["run"].iloc[0] for variant, part in results.groupby("variant", sort=False)}
-    reference = next((name for name in REFERENCES if name in runs), next(iter(runs)))
+def families(variants: Sequence[str]) -> list[list[str]]:
+    """The variants that are compared with each other, each family's reference first.
+
+    >>> families(["linear", "abmil"]), families(["abmil, none", "abmil, nsf", "dsmil, none"])
+    ([['abmil', 'linear']], [['abmil, none', 'abmil, nsf'], ['dsmil, none']])
+    """
+    if REFERENCE in variants:
+        return [[REFERENCE, *(name for name in variants if name != REFERENCE)]]
+    by_method: dict[str, list[str]] = {}
+    for name in variants:
+        by_method.setdefault(name.split(", ")[0], []).append(name)
+    return list(by_method.values())
+
+
+def compared(cohort: str, runs: Mapping[str, Path]) -> pd.DataFrame:
+    """Scores of some variants, and differences to the first."""
+    reference = next(iter(runs))
     comparison = compare_runs(list(runs.values()), reference=runs[reference], unit="patient")
-    primary = next(metric.name for metric in comparison.metrics if metric.name.endswith(tuple(PRIMARY.values())))
-    name_of = {str(run.path): run.name for run in comparison.runs}
-    scores = {run.name: run.metrics[primary] for run in comparison.runs}
+    primary = next(metric.name for metric in comparison.metrics if metric.name.endswith(PRIMARY))
+    names = {str(run.path): run.name for run in comparison.runs}
+    scores = {run.name: run.metrics for run in comparison.runs}
     differences = {found.run: found for found in comparison.differences if found.metric.name == primary}
     rows = []
-    for variant, run in runs.items():
-        name = name_of[str(run)]
-        row: dict[str, Any] = {"cohort": cohort, "variant": variant, "metric": primary}
-        row |= {"patients": comparison.n_patients, **_columns("value", scores[name])}
+    for variant, path in runs.items():
+        name = names[str(path)]
+        row: dict[str, Any] = {"cohort": cohort, "variant": variant, "reference": reference, "metric": primary}
+        row |= {"patients": comparison.n_patients, **columns_of("value", scores[name][primary])}
         if variant != reference:
-            row |= {**_columns("difference", differences[name].estimate), "p": differences[name].p}
-        own = results[results["variant"] == variant]
-        row |= {column: own[column].mean() for column in MEASURED if column in own}
+            row |= {**columns_of("difference", differences[name].estimate), "p": differences[name].p}
+        if "macro_f1" in scores[name]:
+            row |= {"f1": scores[name]["macro_f1"].value, **of_predictions(Run(path, "cpu"))}
         rows.append(row)
     table = pd.DataFrame(rows)
     tested = table["p"].notna()
@@ -62,50 +96,64 @@ def compared(cohort: str, results: pd.DataFrame, sweep: Path) -> pd.DataFrame:
     return table
 
 
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+def of_predictions(run: Run) -> dict[str, float]:
+    """Calibration error of the test predictions (mean over folds and seeds), and how much two seeds differ.
+
+    seed_spread: the mean absolute difference of the probability of a slide between two seeds
+    """
+    form, tested = run.format, run.predictions.query("role == 'test'")
+    errors = [
+        expected_calibration_error(form.truth(part).astype(int), form.predictions(part))
+        for _, part in tested.groupby(["fold", "seed"])
+    ]
+    last = tested.assign(probability=form.predictions(tested)[:, -1])
+    by_seed = last.pivot_table("probability", ["fold", "slide"], "seed").to_numpy().T
+    spread = [np.abs(one - other).mean() for one, other in itertools.combinations(by_seed, 2)]
+    return {"ece": float(np.mean(errors)), "seed_spread": float(np.mean(spread)) if spread else float("nan")}
+
+
+def columns_of(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as the columns of a record."""
     low, high = estimate.interval
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
-def lines(table: pd.DataFrame) -> str:
-    """A record as a table: one row per variant, best mean first, two columns per cohort."""
-    cohorts = list(dict.fromkeys(table["cohort"]))
-    order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
-    by_key = table.set_index(["variant", "cohort"])
-    rows = []
-    for variant in order:
-        cells = [f"{variant}"]
-        for cohort in cohorts:
-            if (variant, cohort) not in by_key.index:
-                cells += ["", ""]
-                continue
-            row = by_key.loc[(variant, cohort)]
-            cells += [_score(row), _difference(row)]
-        rows.append(cells)
-    headers = ["", *(word for cohort in cohorts for word in (cohort, "difference"))]
-    return markdown_table(headers, rows)
+def published(cohorts: Path) -> pd.DataFrame:
+    """The authors' results: means over folds by cohort, method and share of the training slides."""
+    tables = []
+    for path in sorted(cohorts.glob("*/published.csv")):
+        table = pd.read_csv(path).rename(columns={"test_auc": "value", "c_index": "value"})
+        table = table.assign(cohort=path.parent.name, share_of_training=table.get("share_of_training", 1.0))
+        tables.append(table.groupby(["cohort", "method", "share_of_training"])["value"].mean().reset_index())
+    return pd.concat(tables, ignore_index=True)
 
 
-def _score(row: pd.Series) -> str:
-    return f"{row['value']:.3f} ({row['value_low']:.3f} to {row['value_high']:.3f})"
+def combined_sweep(
+    study: real_tissue_report.Study, asmil: Mapping[str, Any], tuned: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The second part of question 5: from each start, all changes that helped on both cohorts, with an NSF anchor.
 
+    Of several values of a setting the one with the highest mean is taken; settings that are tuned anyway are left out.
 
-def _difference(row: pd.Series) -> str:
-    if pd.isna(row["p"]):
-        return "reference"
-    shown = f"{row['difference']:+.3f} ({row['difference_low']:+.3f} to {row['difference_high']:+.3f})"
-    return f"**{shown}**" if row["p_holm"] < 0.05 else shown
-
-
-def write_page(records: Path, page: Path) -> None:
-    """Replace the tables of the page, each between `<!-- NAME -->` and `<!-- end -->`."""
-    text = page.read_text()
-    for path in sorted(records.glob("*.csv")):
-        begin, end = f"<!-- {path.stem} -->\n", "<!-- end -->"
-        before, found, after = text.partition(begin)
-        if found:
-            text = f"{before}{begin}{lines(pd.read_csv(path))}\n{end}{after.partition(end)[2]}"
-    write_text(page, text)
+    asmil, tuned: the sweeps of questions 5 and 1
+    """
+    changes = study.changes()
+    if changes is None:
+        raise SystemExit(f"{study.folder} has no asmil.csv; record the sweep first")
+    variants: dict[str, Any] = {"asmil, paper": {"method": "asmil", "preset": "paper"}}
+    for start in real_tissue_report.STARTS:
+        settings: dict[str, Any] = {}
+        for change in changes[changes["helps"] & (changes["start"] == start)]["change"]:
+            settings = {**asmil["variants"][f"{start}, {change}"]["settings"], **settings}
+        kept = {name: value for name, value in settings.items() if name not in tuned["settings"]["nested.grid"]}
+        for weight in (0.1, 1.0):
+            anchor = {"anchor.normalizer": "nsf", "anchor.weight": weight}
+            variants[f"asmil, {start} combined, nsf {weight:g}"] = {
+                "method": "asmil",
+                "preset": start,
+                "settings": {**kept, **anchor},
+            }
+    return {**tuned, "variants": variants}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,15 +161,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     recording = verbs.add_parser("record", help="write a table for each finished sweep")
     recording.add_argument("sweeps", type=Path, nargs="+")
-    recording.add_argument("--out", type=Path, required=True)
-    writing = verbs.add_parser("page", help="write the tables into the page")
-    writing.add_argument("records", type=Path)
-    writing.add_argument("--page", type=Path, required=True)
+    citing = verbs.add_parser("published", help="write a table of the authors' results")
+    citing.add_argument("cohorts", type=Path)
+    drawing = verbs.add_parser("figure", help="draw the differences of question 1")
+    drawing.add_argument("records", type=Path)
+    combining = verbs.add_parser("combine", help="write the sweep of what helped ASMIL, studies/real_recommended.yaml")
+    combining.add_argument("records", type=Path)
+    for verb in (recording, citing, drawing, combining):
+        verb.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
-    if given.verb == "page":
-        write_page(given.records, given.page)
+    if given.verb == "figure":
+        write_text(given.out, real_tissue_report.forest(real_tissue_report.Study(given.records)))
+        return
+    if given.verb == "combine":
+        asmil, tuned = (yaml.safe_load((STUDIES / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping"))
+        sweep = combined_sweep(real_tissue_report.Study(given.records), asmil, tuned)
+        write_text(given.out, yaml.safe_dump(sweep, sort_keys=False))
         return
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.verb == "published":
+        published(given.cohorts).to_csv(given.out / "published.csv", index=False, float_format="%.4f")
+        return
     for sweep in given.sweeps:
         record(sweep).to_csv(given.out / f"{sweep.name.removeprefix('real_')}.csv", index=False, float_format="%.5g")
 

@@ -1,4 +1,4 @@
-"""Writes the table of evidence in README.md, and pages from their templates, from the records in docs/results.
+"""Writes what is read from records: the table in README.md, pages from templates, lines of `asmil methods`.
 
     python docs/evidence.py            rewrite them
     python docs/evidence.py --check    list those that are out of date, and exit with 1 if there are any
@@ -10,6 +10,7 @@ it uses are functions of `docs/records.py`.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import sys
@@ -24,6 +25,7 @@ import records  # noqa: E402
 from records import fox, record  # noqa: E402
 
 README = DOCS.parent / "README.md"
+EVIDENCE = DOCS.parent / "src" / "asmil" / "models" / "data" / "evidence.json"
 TABLE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_METHODS = {
     "abmil": "ABMIL",
@@ -53,7 +55,7 @@ WITHOUT_TRAINING = (
 
 def main(arguments: list[str]) -> int:
     """Rewrite or check the pages; the exit code."""
-    stale = {path: text for path, text in current_pages().items() if path.read_text() != text}
+    stale = {path: text for path, text in current_pages().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         print(f"{path}: {'out of date; run python docs/evidence.py' if '--check' in arguments else 'rewritten'}")
         if "--check" not in arguments:
@@ -75,7 +77,9 @@ def current_pages() -> dict[Path, str]:
     pages = {
         DOCS / name.removesuffix(".jinja"): environment.get_template(name) for name in environment.list_templates()
     }
-    return {README: readme} | {path: template.render() for path, template in pages.items()}
+    rendered = {path: template.render() for path, template in pages.items()}
+    lines = json.loads(EVIDENCE.read_text()) | records.real_tissue.evidence()
+    return {README: readme, EVIDENCE: json.dumps(lines, indent=1) + "\n"} | rendered
 
 
 def table() -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 import anchor_study_report
+import real_tissue_report
 import reproduction
 from asmil.paper.claims.measured import BUNDLED, Measured
 from asmil.paper.comparing import seed_values
@@ -24,6 +25,8 @@ from markdown_table import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 MEASURED = Measured()
+real_tissue = real_tissue_report.Study(RESULTS / "real_tissue")
+real_tissue_figure = (RESULTS.parent / "images" / "real_tissue.svg").is_file()
 STAND_INS = "dynamics (stand-ins)"
 CONTROLS = {"random": "random order", "oracle": "true tumor tiles first"}
 KINDS = {

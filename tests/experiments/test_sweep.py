@@ -13,6 +13,7 @@ import yaml
 
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
+from asmil.experiments import measures
 from asmil.experiments.agreement import agreement_table
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import grid_points, random_points
@@ -253,3 +254,22 @@ def test_results_of_earlier_versions_have_the_new_column(tmp_path):
     table = results_table(tmp_path)
     assert table["tile_dice"].tolist() == [0.25]
     assert "dice" not in table
+
+
+def test_folds_of_a_table_each_measure_the_maps_of_their_own_test_slides(tmp_path, monkeypatch):
+    write_synthetic(tmp_path / "made", SyntheticConfig(**TOY))
+    manifest = pd.read_csv(tmp_path / "made" / "cohort.csv", dtype=str)
+    folds = [manifest.assign(fold=fold, role="train")[["slide", "patient", "fold", "role"]] for fold in range(2)]
+    patients = sorted(set(manifest["patient"]))
+    for fold, table in enumerate(folds):  # the tests overlap
+        table.loc[table["patient"].isin(patients[fold * 3 : fold * 3 + 6]), "role"] = "test"
+    pd.concat(folds).to_csv(tmp_path / "splits.csv", index=False)
+    read = []
+    infer = measures.infer
+    monkeypatch.setattr(measures, "infer", lambda model, bag, device: read.append(bag.id) or infer(model, bag, device))
+    cohort = {"manifest": "made/cohort.csv", "splits": "splits.csv"}
+    path = plan(tmp_path, cohorts={"made": cohort}, variants={"abmil": {"method": "abmil"}}, measures=["tiles"])
+    assert [end[2] for end in run(path, tmp_path / "out")] == ["done"]
+    tested = pd.concat(folds).query("role == 'test'")["slide"]
+    assert sorted(read) == sorted(tested)
+    assert set(results_table(tmp_path / "out")["fold"]) == {0, 1}

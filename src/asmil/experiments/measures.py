@@ -100,16 +100,17 @@ def measure_attention(run: Run) -> Numbers:
 def measure_tiles(run: Run) -> Numbers:
     """Heat maps of test slides against the truth of the tiles: ranking, and masks at 0.5 of the min-max scaled map."""
     tile_truth = read_tile_truth(_truth_file(run), ("tile", "focus"))
-    tested = set(run.predictions.query("role == 'test'")["slide"].astype(str))
+    tested = set(run.slides_of_role("test"))
     by_slide = {str(slide): part for slide, part in tile_truth.groupby("slide")}
     values: dict[Training, dict[str, list[float]]] = {}
     for slide in run.cohort.read(run.kind)[0].slides:
-        if slide.slide not in tested and slide.patient not in tested:
+        if slide.slide not in tested:
             continue
         truth = by_slide[slide.slide].sort_values("tile")
         bag, _ = run.bag(slide)
+        testing = run.roles_of(slide.slide)["test"]
         for training in run.trained:
-            if training.model.has_tile_map:
+            if training.fold in testing and training.model.has_tile_map:
                 output = infer(training.model, training.model.prepare(bag), run.device)
                 heat = training.model.tile_map(output).detach().double().cpu().numpy()
                 kept = values.setdefault((training.fold, training.seed), {})

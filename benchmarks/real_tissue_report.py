@@ -1,0 +1,459 @@
+"""The answers of the study on real tissue, decided from its records by the rules of its plan; its tables and figure.
+
+Pure functions on the tables that `real_tissue.py` and `real_maps.py` write; docs/templates/real_tissue.md.jinja shows
+them. A record that is missing gives "Not run yet.".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from asmil.paper.printed import printed_table
+from markdown_table import markdown_table
+
+NOT_RUN = "Not run yet."
+LEVEL = 0.05
+FLATTENING = ("abmil, temperature 2", "abmil, temperature 4", "abmil, entropy 0.1", "abmil, entropy 1")
+GAIN = ("abmil, nsf 1", "brca")
+EXPLAINED_SHARE = 0.8
+WITHIN = -0.005
+"""The largest loss to tuned ABMIL and to the tuned linear probe that a recommended setting of ASMIL may have."""
+TITLES = {"brca": "BRCA", "nsclc": "NSCLC", "blca": "BLCA", "gbmlgg": "GBMLGG", "luad": "LUAD", "ucec": "UCEC"}
+ARMS = {"official": "as printed", "repaired": "repaired", "quarter": "a quarter", "sites": "site left out"}
+PUBLISHED = {"mil": "attention MIL", "clam_sb": "CLAM-SB", "hipt_lgp[vit4k_xs_dino]_freeze_[None]": "HIPT"}
+PUBLISHED_SURVIVAL = {"AMIL": "attention MIL", "HIPT_LGP[vit4k_xs_dino]_freeze_[None]": "HIPT"}
+STARTS = ("paper", "no_anchor")
+PERMUTED = "permuted labels"
+"""In the name of the cohort whose labels were permuted."""
+
+
+class Study:
+    """The records in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """A record; None if it was not written."""
+        path = self.folder / f"{name}.csv"
+        return pd.read_csv(path) if path.is_file() else None
+
+    # Question 1
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """Each variant of question 1 compared with ABMIL: better, worse or undecided."""
+        table = self.table("subtyping")
+        if table is None:
+            return {}
+        return {str(name): verdict(rows) for name, rows in table.groupby("variant", sort=False) if name != "abmil"}
+
+    def which_method(self) -> str:
+        """The answer to question 1."""
+        table = self.table("subtyping")
+        if table is None:
+            return NOT_RUN
+        named = {word: [name for name, found in self.verdicts.items() if found == word] for word in set(VERDICTS)}
+        parts = [
+            f"{len(named[word])} are {word} than ABMIL ({_listed(named[word])})" for word in VERDICTS if named[word]
+        ]
+        undecided = len(self.verdicts) - sum(len(names) for names in named.values())
+        shown = "; ".join(
+            f"{name} {_by_cohort(table, name)}"
+            for name in ("abmil", "linear", "asmil")
+            if name in set(table["variant"])
+        )
+        parts.append(f"{undecided} are undecided")
+        return f"**Of {len(self.verdicts)} variants, {', '.join(parts)}.** Macro-AUC: {shown}."
+
+    def subtyping_table(self) -> str:
+        """Scores and differences of question 1, best mean first."""
+        table = self.table("subtyping")
+        return NOT_RUN if table is None else scores_table(table, "difference to abmil", self.verdicts)
+
+    def splits_table(self) -> str:
+        """Macro-AUC under the authors' splits and others, beside the authors' results."""
+        table = self.table("splits")
+        if table is None:
+            return NOT_RUN
+        columns = [(cohort, arm) for cohort in ("brca", "nsclc") for arm in ARMS]
+        values = table.set_index(["variant", "cohort"])["value"]
+        rows = [
+            [name, *(_shown(values.get((name, f"{cohort}, {arm}"))) for cohort, arm in columns)]
+            for name in dict.fromkeys(table["variant"])
+        ]
+        cited = self.table("published")
+        if cited is not None:
+            known = cited.set_index(["cohort", "method", "share_of_training"])["value"]
+            shares = {"official": 1.0, "quarter": 0.25}
+            rows += [
+                [
+                    f"published: {title}",
+                    *(
+                        _shown(known.get((cohort, method, shares[arm])) if arm in shares else None)
+                        for cohort, arm in columns
+                    ),
+                ]
+                for method, title in PUBLISHED.items()
+            ]
+        return markdown_table(["", *(f"{TITLES[cohort]} {ARMS[arm]}" for cohort, arm in columns)], rows)
+
+    # Question 2
+
+    def survival(self) -> str:
+        """The answer to question 2."""
+        table = self.table("survival")
+        if table is None:
+            return NOT_RUN
+        means = table.groupby("variant")["value"].mean().sort_values(ascending=False)
+        shown = table[table["p_holm"] < LEVEL]
+        found = [
+            f"{row['variant']} is {'better' if row['difference'] > 0 else 'worse'} on {TITLES[row['cohort']]}"
+            for row in _rows(shown)
+        ]
+        first = f"**{'; '.join(found)}.**" if found else "**No difference to ABMIL is shown on any cohort.**"
+        return (
+            f"{first} Mean C-index over cohorts: {', '.join(f'{name} {value:.3f}' for name, value in means.items())}."
+        )
+
+    def survival_table(self) -> str:
+        """C-index by cohort, beside the paper's and the authors' numbers."""
+        table = self.table("survival")
+        if table is None:
+            return NOT_RUN
+        cohorts = list(dict.fromkeys(table["cohort"]))
+        by_key = _by_key(table)
+        order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
+        rows = []
+        for name in order:
+            cells = [by_key.get((name, cohort)) for cohort in cohorts]
+            rows.append([str(name), *("" if row is None else _bold(f"{row['value']:.3f}", row) for row in cells)])
+        rows += [
+            [f"paper: {printed.about['method']}", *(f"{printed.values[name][0]:.3f}" for name in cohorts)]
+            for printed in printed_table("survival").rows
+        ]
+        cited = self.table("published")
+        if cited is not None:
+            known = cited.set_index(["cohort", "method"])["value"]
+            for method, title in PUBLISHED_SURVIVAL.items():
+                found = [known.get((f"survival-{cohort}", method)) for cohort in cohorts]
+                rows.append([f"authors: {title}", *map(_shown, found)])
+        return markdown_table(["", *(TITLES[cohort] for cohort in cohorts)], rows)
+
+    # Question 3
+
+    @cached_property
+    def maps(self) -> pd.DataFrame | None:
+        """All records of maps."""
+        tables = [found for name in ("maps_colon", "maps_transplants") if (found := self.table(name)) is not None]
+        return pd.concat(tables, ignore_index=True) if tables else None
+
+    def where_it_looks(self) -> str:
+        """The answer to question 3."""
+        if self.maps is None:
+            return NOT_RUN
+        own = own_maps(self.maps)
+        parts = []
+        for cohort, rows in own[own["cohort"].isin(["nuclei", "grid"])].groupby("cohort", sort=False):
+            (worst,), (best,) = _rows(rows.nsmallest(1, "auc")), _rows(rows.nlargest(1, "auc"))
+            highest = f"{best['variant']} {_interval(best, 'auc', '.2f')}"
+            parts.append(f"{cohort}: highest {highest}, lowest {worst['variant']} {worst['auc']:.2f}")
+        return (
+            f"**Tile AUC of the methods' own maps on colon, {'; '.join(parts)}.** {self.permuted()} {self.untrained()}"
+        )
+
+    def permuted(self) -> str:
+        """Whether models that were trained on permuted labels predict nothing."""
+        table = self.table("colon")
+        rows = None if table is None else table[table["cohort"].str.contains(PERMUTED)]
+        if rows is None or rows.empty:
+            return f"Permuted labels: {NOT_RUN.lower()}"
+        failed = rows[(rows["value_low"] > 0.5) | (rows["value_high"] < 0.5)]["variant"].tolist()
+        found = f"differs from chance for {_listed(failed)}" if failed else "does not differ from chance, as it must"
+        return f"Permuted labels: the AUC of slides {found} ({len(rows)} variants)."
+
+    def untrained(self) -> str:
+        """Whether the maps of models before training find less than those of trained ones."""
+        assert self.maps is not None
+        own = own_maps(self.maps)
+        failed = own[(own["initial_auc"] - 0.5).abs() > (own["auc"] - 0.5).abs()]
+        named = [f"{row['variant']} on {row['cohort']}" for row in _rows(failed)]
+        found = (
+            f"farther from chance than after it: {_listed(named)}"
+            if named
+            else "none is farther from chance than after"
+        )
+        return f"Weights before training, {len(own)} maps: {found}."
+
+    def maps_table(self) -> str:
+        """The methods' own maps: tile AUC by cohort, and what else was measured on the nuclei of colon."""
+        if self.maps is None:
+            return NOT_RUN
+        own = own_maps(self.maps)
+        cohorts = list(dict.fromkeys(own["cohort"]))
+        by_key = _by_key(own)
+        more = {
+            "ap": "nuclei: AP",
+            "agreement": "seeds agree",
+            "area": "faithfulness",
+            "initial_auc": "before training",
+        }
+        rows = []
+        for variant in dict.fromkeys(own["variant"]):
+            found = [by_key.get((variant, cohort)) for cohort in cohorts]
+            nuclei = by_key.get((variant, "nuclei"), {})
+            cells = [_interval(row, "auc", ".2f") if row else "" for row in found]
+            rows.append(
+                [variant, (found[0] or {}).get("kind", ""), *cells, *(_shown(nuclei.get(k), ".2f") for k in more)]
+            )
+        return markdown_table(["", "map", *(f"{cohort}: AUC" for cohort in cohorts), *more.values()], rows, words=2)
+
+    # Question 4
+
+    def what_stabilizes(self) -> str:
+        """The answer to question 4."""
+        table = self.table("anchor")
+        if table is None:
+            return NOT_RUN
+        shown = _rows(table[table["p_holm"] < LEVEL])
+        found = [f"{row['variant']} {row['difference']:+.3f} on {TITLES[row['cohort']]}" for row in shown]
+        gains = (
+            f"shown differences of AUC to no anchor: {'; '.join(found)}" if found else "no difference of AUC is shown"
+        )
+        return f"**The gain of ABMIL with NSF on BRCA: {self.flattening()}.** In all, {gains}."
+
+    def flattening(self) -> str:
+        """Whether flatter attention explains the gain of ABMIL with NSF on BRCA."""
+        table = self.table("anchor")
+        rows = {} if table is None else _by_key(table)
+        gain = rows.get(GAIN)
+        if gain is None:
+            return NOT_RUN.lower().rstrip(".")
+        if not (gain["difference"] > 0 and gain["p_holm"] < LEVEL):
+            return f"undecided, since the gain itself ({gain['difference']:+.3f}) is not shown"
+        shares = {
+            arm: rows[arm, GAIN[1]]["difference"] / gain["difference"] for arm in FLATTENING if (arm, GAIN[1]) in rows
+        }
+        if not shares:
+            return NOT_RUN.lower().rstrip(".")
+        arm = max(shares, key=lambda name: shares[name])
+        word = "explained by flattening" if shares[arm] >= EXPLAINED_SHARE else "not explained by flattening"
+        return f"{word} (gain {gain['difference']:+.3f}; {arm} has {shares[arm]:.0%} of it)".replace("%", " %")
+
+    def anchor_table(self) -> str:
+        """Differences of AUC to no anchor by cohort, and means over cohorts of the other measures."""
+        table = self.table("anchor")
+        if table is None:
+            return NOT_RUN
+        more = {
+            "f1": "F1",
+            "ece": "calibration error",
+            "seed_spread": "seeds: prediction",
+            "map_agreement": "seeds: maps",
+            "jsd_late": "late JSD",
+            "effective_share": "effective share",
+        }
+        return scores_table(table, "difference to none", None, {k: v for k, v in more.items() if k in table})
+
+    # Question 5
+
+    def changes(self) -> pd.DataFrame | None:
+        """Every change of ASMIL: its start, and the difference of AUC to the start on each cohort."""
+        table = self.table("asmil")
+        if table is None:
+            return None
+        values = table.pivot_table("value", "variant", "cohort")
+        rows = []
+        for name in dict.fromkeys(table["variant"]):
+            start, _, change = str(name).partition(", ")
+            if start in STARTS and change and start in values.index:
+                rows.append({"start": start, "change": change, **(values.loc[name] - values.loc[start]).to_dict()})
+        found = pd.DataFrame(rows)
+        cohorts = list(values.columns)
+        found["mean"] = found[cohorts].mean(axis=1)
+        found["helps"] = (found[cohorts] > 0).all(axis=1)
+        return found.sort_values("mean", ascending=False, ignore_index=True)
+
+    def why_asmil_loses(self) -> str:
+        """The answer to question 5."""
+        table, changes = self.table("asmil"), self.changes()
+        if table is None or changes is None:
+            return NOT_RUN
+        shown = "; ".join(
+            f"{name} {_by_cohort(table, name)}"
+            for name in ("paper", "no_anchor", "abmil", "linear")
+            if name in set(table["variant"])
+        )
+        helping = [
+            f"from `{start}`: {_listed(rows[rows['helps']]['change'].tolist()) or 'none'}"
+            for start, rows in changes.groupby("start", sort=False)
+        ]
+        return (
+            f"**Changes that help on both cohorts, {'; '.join(helping)}.** Macro-AUC: {shown}. {self.recommendation()}"
+        )
+
+    def changes_table(self) -> str:
+        """The changes that help on both cohorts, and the five others with the highest mean."""
+        changes = self.changes()
+        if changes is None:
+            return NOT_RUN
+        chosen = pd.concat([changes[changes["helps"]], changes[~changes["helps"]].head(5)])
+        cohorts = [name for name in changes.columns if name in TITLES]
+        rows = [
+            [row["start"], row["change"], *(f"{row[cohort]:+.3f}" for cohort in cohorts), f"{row['mean']:+.3f}"]
+            for row in _rows(chosen)
+        ]
+        return markdown_table(["start", "change", *(TITLES[cohort] for cohort in cohorts), "mean"], rows, words=2)
+
+    def recommended(self) -> dict[str, str]:
+        """The setting that becomes `recommended`, by method; a method without one is not in it."""
+        chosen = {}
+        tuned, candidates = self.table("subtyping"), self.table("recommended")
+        if tuned is not None and _gains(tuned, "abmil, nsf"):
+            chosen["abmil"] = "abmil, nsf"
+        if tuned is not None and candidates is not None:
+            values = candidates.pivot_table("value", "variant", "cohort")
+            others = tuned.pivot_table("value", "variant", "cohort")
+            for name in values.mean(axis=1).sort_values(ascending=False).index:
+                near = all((values.loc[name] - others.loc[other]).min() > WITHIN for other in ("abmil", "linear"))
+                if near and _gains(candidates, name) and "asmil" not in chosen:
+                    chosen["asmil"] = str(name)
+        return chosen
+
+    def recommendation(self) -> str:
+        """What becomes `recommended`, in a sentence."""
+        if self.table("recommended") is None:
+            return f"The combination of what helps, tuned: {NOT_RUN.lower()}"
+        found = [f"{method}: {setting}" for method, setting in self.recommended().items()]
+        if "asmil" not in self.recommended():
+            found.append("ASMIL: no setting with an anchor is as good as ABMIL and the linear probe, so it has none")
+        return f"Preset `recommended`: {'; '.join(found)}."
+
+    # asmil methods
+
+    def evidence(self) -> dict[str, str]:
+        """One line for each method of question 1."""
+        table = self.table("subtyping")
+        if table is None:
+            return {}
+        lines = {}
+        for name in dict.fromkeys(table["variant"]):
+            if ", " not in name:
+                found = "the reference" if name == "abmil" else f"{self.verdicts[name]} compared with abmil"
+                lines[name] = f"real tissue, tuned: AUC {_by_cohort(table, name)}, {found} (docs/real_tissue.md)"
+        return lines
+
+
+VERDICTS = ("better", "worse")
+
+
+def verdict(rows: pd.DataFrame) -> str:
+    """better or worse than the reference: Holm's p < 0.05 on at least one cohort, and the same sign on all."""
+    if (rows["p_holm"] < LEVEL).any() and len(rows) > 1:
+        if (rows["difference"] > 0).all():
+            return "better"
+        if (rows["difference"] < 0).all():
+            return "worse"
+    return "undecided"
+
+
+def _gains(table: pd.DataFrame, variant: str) -> bool:
+    """Whether a variant is above its reference on all cohorts, and shown on at least one."""
+    rows = table[table["variant"] == variant]
+    return bool(len(rows) > 1 and verdict(rows) == "better")
+
+
+def own_maps(maps: pd.DataFrame) -> pd.DataFrame:
+    """The first kind of map of each variant and cohort, which is the method's own."""
+    return maps.drop_duplicates(["cohort", "variant"])
+
+
+def scores_table(
+    table: pd.DataFrame, difference: str, verdicts: dict[str, str] | None, more: dict[str, str] | None = None
+) -> str:
+    """One row per variant, best mean first: score and difference by cohort, the verdict, and means of other columns."""
+    cohorts = list(dict.fromkeys(table["cohort"]))
+    order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
+    by_key = _by_key(table)
+    rows = []
+    for variant in map(str, order):
+        cells = [variant]
+        for cohort in cohorts:
+            row = by_key.get((variant, cohort))
+            cells += ["", ""] if row is None else [f"{row['value']:.3f}", _difference(row)]
+        if verdicts is not None:
+            cells.append(verdicts.get(variant, ""))
+        means = table[table["variant"] == variant]
+        rows.append(cells + [_shown(means[name].mean()) for name in more or {}])
+    headers = ["", *(word for cohort in cohorts for word in (TITLES.get(cohort, cohort), difference))]
+    return markdown_table([*headers, *([] if verdicts is None else ["verdict"]), *(more or {}).values()], rows)
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _by_key(table: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows by variant and cohort."""
+    return {(row["variant"], row["cohort"]): row for row in _rows(table)}
+
+
+def _difference(row: dict[str, Any]) -> str:
+    if pd.isna(row["p"]):
+        return "reference"
+    return _bold(f"{row['difference']:+.3f} ({row['difference_low']:+.3f} to {row['difference_high']:+.3f})", row)
+
+
+def _bold(text: str, row: dict[str, Any]) -> str:
+    """In bold if the difference to the reference is shown."""
+    return f"**{text}**" if row.get("p_holm", 1.0) < LEVEL else text
+
+
+def _interval(row: Any, name: str, shape: str) -> str:
+    return f"{row[name]:{shape}} ({row[f'{name}_low']:{shape}} to {row[f'{name}_high']:{shape}})"
+
+
+def _shown(value: float | None, shape: str = ".3f") -> str:
+    return "" if value is None or pd.isna(value) else f"{value:{shape}}"
+
+
+def _by_cohort(table: pd.DataFrame, variant: str) -> str:
+    rows = table[table["variant"] == variant]
+    return " / ".join(
+        f"{value:.3f} ({TITLES[cohort]})" for cohort, value in zip(rows["cohort"], rows["value"], strict=True)
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def forest(study: Study) -> str:
+    """The differences of question 1 to ABMIL with intervals, one panel per cohort, as SVG."""
+    from asmil.reporting.drawing import COLORS, new_figure, svg_text
+
+    table = study.table("subtyping")
+    if table is None:
+        raise SystemExit(f"{study.folder} has no subtyping.csv; record the sweep first")
+    tested = table[table["p"].notna()]
+    order = list(tested.groupby("variant")["difference"].mean().sort_values().index)
+    cohorts = list(dict.fromkeys(tested["cohort"]))
+    with new_figure(7.5, 0.2 * len(order) + 1.0) as figure:
+        panels = figure.subplots(1, len(cohorts), sharey=True, squeeze=False)[0]
+        for axes, cohort in zip(panels, cohorts, strict=True):
+            for row in _rows(tested[tested["cohort"] == cohort]):
+                place, shown = order.index(row["variant"]), row["p_holm"] < LEVEL
+                color = COLORS[1 if shown else 0]
+                axes.plot([row["difference_low"], row["difference_high"]], [place, place], color=color, linewidth=1)
+                axes.plot(row["difference"], place, "o", color=color, markersize=4)
+            axes.axvline(0, color="0.5", linewidth=0.8)
+            axes.set_title(TITLES.get(cohort, cohort))
+            axes.set_xlabel("difference of AUC to ABMIL")
+            axes.margins(y=0.5 / len(order))
+            axes.set_yticks(range(len(order)), order)
+        return svg_text(figure)

@@ -1,0 +1,121 @@
+"""The answers of the study on real tissue follow from its records by the rules of its plan."""
+
+import pandas as pd
+import pytest
+import yaml
+
+import real_tissue
+from real_tissue_report import NOT_RUN, Study, forest
+from shared_data import REPOSITORY
+
+COHORTS = ("brca", "nsclc")
+
+
+def rows(values, reference, p=()):
+    """A record: values of each variant on both cohorts; p: Holm's p-values on both, 1 if not given."""
+    table = []
+    for variant, of_cohorts in values.items():
+        for place, cohort in enumerate(COHORTS):
+            difference = of_cohorts[place] - values[reference][place]
+            one = {"cohort": cohort, "variant": variant, "value": of_cohorts[place], "f1": 0.5}
+            if variant != reference:
+                found = dict(p).get(variant, (1.0, 1.0))[place]
+                one |= {"difference": difference, "difference_low": difference - 0.02}
+                one |= {"difference_high": difference + 0.02, "p": found, "p_holm": found}
+            table.append(one)
+    return pd.DataFrame(table)
+
+
+@pytest.fixture
+def study(tmp_path):
+    def write(**tables):
+        for name, table in tables.items():
+            table.to_csv(tmp_path / f"{name}.csv", index=False)
+        return Study(tmp_path)
+
+    return write
+
+
+TUNED = {
+    "abmil": (0.80, 0.90),
+    "linear": (0.85, 0.91),
+    "dsmil": (0.70, 0.89),
+    "asmil": (0.75, 0.95),
+    "abmil, nsf": (0.84, 0.92),
+}
+
+
+def tuned(**p):
+    return rows(TUNED, "abmil", {"linear": (0.01, 0.9), "dsmil": (0.01, 0.9), "asmil": (0.01, 0.01), **p})
+
+
+def test_without_records_every_question_says_so(study):
+    empty = study()
+    answers = [empty.which_method, empty.survival, empty.where_it_looks, empty.what_stabilizes, empty.why_asmil_loses]
+    tables = [empty.subtyping_table, empty.splits_table, empty.survival_table, empty.maps_table, empty.anchor_table]
+    assert {answer() for answer in (*answers, *tables, empty.changes_table)} == {NOT_RUN}
+    assert empty.evidence() == empty.recommended() == {}
+
+
+def test_a_verdict_needs_a_shown_difference_and_the_same_sign_on_both_cohorts(study):
+    found = study(subtyping=tuned())
+    assert found.verdicts == {"linear": "better", "dsmil": "worse", "asmil": "undecided", "abmil, nsf": "undecided"}
+    assert "0.850" in found.which_method()
+    assert found.evidence().keys() == {"abmil", "linear", "dsmil", "asmil"}
+    assert found.subtyping_table().count("**") == 2 * 4
+    assert forest(found).count("</svg>") == 1
+
+
+@pytest.mark.parametrize(
+    ("gain", "p", "temperature", "word"),
+    [(0.05, 0.01, 0.045, "explained by"), (0.05, 0.01, 0.01, "not explained"), (0.05, 0.2, 0.05, "undecided")],
+)
+def test_flattening_explains_a_gain_if_an_arm_has_most_of_it(study, gain, p, temperature, word):
+    values = {"abmil, none": (0.8, 0.9), "abmil, nsf 1": (0.8 + gain, 0.9)}
+    values["abmil, temperature 2"] = (0.8 + temperature, 0.9)
+    found = study(anchor=rows(values, "abmil, none", {"abmil, nsf 1": (p, 1.0)}))
+    assert found.flattening().startswith(word)
+    assert f"{gain:+.3f}" in found.flattening()
+
+
+def test_what_helps_on_both_cohorts_is_combined_and_recommended_only_if_it_is_as_good_as_abmil_and_linear(study):
+    changes = {
+        "abmil": (0.8, 0.9),
+        "paper": (0.7, 0.8),
+        "paper, 1 token": (0.71, 0.82),
+        "paper, 2 tokens": (0.75, 0.85),
+    }
+    changes |= {"paper, lr 3e-5": (0.72, 0.83), "paper, dropout 0.5": (0.9, 0.7), "no_anchor": (0.7, 0.8)}
+    found = study(subtyping=tuned(), asmil=rows(changes, "abmil"))
+    assert set(found.changes().query("helps")["change"]) == {"1 token", "2 tokens", "lr 3e-5"}
+    plans = [
+        yaml.safe_load((REPOSITORY / "studies" / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping")
+    ]
+    variants = real_tissue.combined_sweep(found, *plans)["variants"]
+    anchor = {"anchor.normalizer": "nsf", "anchor.weight": 0.1}
+    assert variants["asmil, paper combined, nsf 0.1"]["settings"] == {"model.tokens": 2, **anchor}
+    assert variants["asmil, no_anchor combined, nsf 0.1"]["settings"] == anchor
+    candidates = {"asmil, paper": (0.75, 0.85), "asmil, new": (0.848, 0.912), "asmil, near": (0.84, 0.95)}
+    shown = {"asmil, new": (0.01, 0.5), "asmil, near": (0.01, 0.01)}
+    assert "asmil" not in found.recommended()
+    found = study(recommended=rows(candidates, "asmil, paper", shown))
+    assert found.recommended() == {"asmil": "asmil, new"}
+    found = study(recommended=rows(candidates, "asmil, paper"), subtyping=tuned(**{"abmil, nsf": (0.01, 0.9)}))
+    assert found.recommended() == {"abmil": "abmil, nsf"}
+
+
+def test_maps_before_training_and_permuted_labels_are_checked(study):
+    maps = pd.DataFrame(
+        [
+            {"cohort": cohort, "variant": variant, "kind": kind, "auc": auc, "initial_auc": before, "ap": 0.5}
+            for cohort in ("nuclei", "grid")
+            for variant, kind, auc, before in (("abmil", "attention", 0.8, 0.5), ("abmil", "gradient", 0.9, 0.5))
+        ]
+    ).assign(auc_low=0.4, auc_high=0.95, agreement=0.9, area=0.1)
+    maps = pd.concat([maps, maps.assign(variant="dsmil", auc=0.55, initial_auc=0.3)])
+    slides = pd.DataFrame({"cohort": "nuclei, permuted labels", "variant": ["abmil", "dsmil"], "value": 0.5})
+    found = study(maps_colon=maps, colon=slides.assign(value_low=[0.4, 0.51], value_high=0.6))
+    assert "dsmil on nuclei" in found.untrained()
+    assert "abmil" not in found.untrained()
+    assert "dsmil" in found.permuted()
+    assert "gradient" not in found.maps_table()
