@@ -164,7 +164,8 @@ def split_manifests(table: pd.DataFrame, splits: pd.DataFrame) -> dict[str, pd.D
     """
     manifests = {"official.csv": table.assign(patient=table["slide"])}
     folds: dict[str, list[pd.DataFrame]] = {"official": [], "repaired": [], "quarter": []}
-    for fold, roles in splits.groupby("fold"):
+    for fold in sorted(splits["fold"].unique()):
+        roles = splits[splits["fold"] == fold]
         split = table.merge(roles[["slide", "role"]].rename(columns={"role": "split"}), on="slide")
         rank = split["split"].map({role: rank for rank, role in enumerate(ROLES)})
         official = split.assign(patient=split["slide"])
