@@ -35,7 +35,7 @@ class HeatmapSettings(Settings):
     tiff_mpp: float | None = Field(None, gt=0)
     qupath: bool = False
     dicom: bool = False
-    cut: float = Field(0.9, ge=0, lt=1, description="QuPath and DICOM: annotate the tiles above this share of all tiles")
+    cut: float = Field(0.9, ge=0, lt=1, description="QuPath and DICOM: annotate tiles above this share of all tiles")
     magnification: float | None = Field(
         None, gt=0, description="one of those of the features, for maps of coarser tiles: means over the tiles in them"
     )

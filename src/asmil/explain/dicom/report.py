@@ -49,9 +49,7 @@ def prediction_report(
         algorithm_id=AlgorithmIdentification(name=clipped(algorithm.name), version=algorithm.version),
         source_images=[SourceImageForMeasurementGroup.from_source_image(source.dataset)],
         measurements=list(_measurements(prediction)),
-        qualitative_evaluations=[
-            QualitativeEvaluation(own_code("Predicted class"), own_code(prediction.decided))
-        ]
+        qualitative_evaluations=[QualitativeEvaluation(own_code("Predicted class"), own_code(prediction.decided))]
         * bool(prediction.decided),
     )
     for text in (prediction.about, *caveats.texts):

@@ -34,7 +34,7 @@ SECTION_MM = 0.005
 """The usual thickness of a section. A pixel needs a depth in DICOM."""
 NOMINAL_ORIGIN_MM, NOMINAL_ORIENTATION = (25.0, 50.0), [0.0, -1.0, 0.0, -1.0, 0.0, 0.0]
 """Where other formats do not state it: a slide with its label on the left, scanned from the upper right corner."""
-DERIVED = "Overview of {slide}, made by asmil because the slide is not DICOM. The frame of reference is not the scanner's."
+DERIVED = "Overview of {}, made by asmil because the slide is not DICOM. Its frame of reference is not the scanner's."
 
 
 class SourceImage:
@@ -146,7 +146,7 @@ def _overview(frame: SlideFrame, path: Path | None, image: SlideImage | None, pa
     data.DeviceSerialNumber, data.SoftwareVersions = "none", __version__
     now = datetime.now()
     data.ContentDate, data.ContentTime, data.AcquisitionDateTime = now.date(), now.time(), now
-    data.ImageComments = DERIVED.format(slide=frame.slide)
+    data.ImageComments = DERIVED.format(frame.slide)
     data.VolumetricProperties, data.BurnedInAnnotation, data.SpecimenLabelInImage = "VOLUME", "NO", "NO"
     data.FocusMethod, data.ExtendedDepthOfField, data.PresentationLUTShape = "AUTO", "NO", "IDENTITY"
     data.ContainerIdentifier, data.AcquisitionContextSequence = clipped(frame.slide), []
