@@ -11,9 +11,10 @@ import pytest
 import asmil
 from asmil import AsmilError
 from asmil.evaluation.checklists.checklist import GUIDELINES, Checklist, FilledItem, fill_all, read_guideline
-from asmil.evaluation.checklists.facts import RULES
-from asmil.evaluation.checklists.known import gather
+from asmil.evaluation.checklists.facts import RULES, known_facts
+from asmil.evaluation.checklists.known import Known, gather
 from asmil.evaluation.evaluate import evaluate_run
+from asmil.runs.run import Run
 from shared_data import REPOSITORY
 
 RUN = REPOSITORY / "tests" / "frozen" / "versions" / "0.5.0" / "run"
@@ -115,3 +116,5 @@ def test_a_validation_of_another_model_or_none_is_refused(tmp_path):
     (tmp_path / "validation.json").write_text(json.dumps(other))
     with pytest.raises(AsmilError, match=r"clam_sb.*abmil"):
         gather(RUN, tmp_path)
+    with pytest.raises(AsmilError, match=r"validation\.json"):
+        known_facts(Known(Run(RUN), {**VALIDATION, "performance": {"metrics": [0.9]}}))

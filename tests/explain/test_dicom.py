@@ -56,6 +56,7 @@ def content_items(item: Any) -> list[Any]:
     return [item, *(below for part in item.get("ContentSequence", []) for below in content_items(part))]
 
 
+@pytest.mark.heavy
 @needs_highdicom
 def test_files_of_a_slide_that_is_not_dicom(tmp_path):
     from asmil.explain.dicom.source_image import source_image
@@ -114,6 +115,7 @@ def test_files_of_a_slide_that_is_not_dicom(tmp_path):
     assert any("tumor" in str(item.get("ConceptCodeSequence", "")) for item in found)
 
 
+@pytest.mark.heavy
 @needs_highdicom
 def test_results_of_a_dicom_slide_join_its_study(tmp_path):
     folder, scores = tmp_path / "slide", tmp_path / "scores.csv"

@@ -77,10 +77,13 @@ def _add_table(document: Any, table: Table) -> None:
         drawn.add_row()
     page = document.sections[0]
     room = page.page_width - page.left_margin - page.right_margin
-    shares = table.widths or [100 / len(table.columns)] * len(table.columns)
+    shares: Sequence[int] = table.widths or [1] * len(table.columns)
+    widths = [room * share // sum(shares) for share in shares]
+    for column, width in zip(drawn.columns, widths, strict=True):
+        column.width = width  # for LibreOffice; Word reads the widths of cells
     for row, cells in zip(drawn.rows, lines, strict=True):
-        for place, cell, share in zip(row.cells, cells, shares, strict=True):
-            place.width = int(room * share / 100)
+        for place, cell, width in zip(row.cells, cells, widths, strict=True):
+            place.width = width
             run = place.paragraphs[0].add_run(cell_text(cell))
             run.font.size, run.bold = Pt(CELL_PT), cell.strong or None
     drawn.rows[0]._tr.get_or_add_trPr().append(OxmlElement("w:tblHeader"))  # repeated on every page

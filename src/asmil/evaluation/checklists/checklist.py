@@ -17,7 +17,7 @@ from asmil.evaluation.checklists import run_facts, validation_facts
 from asmil.evaluation.checklists.facts import RULES, Fact, known_facts
 from asmil.evaluation.checklists.known import Known, gather
 from asmil.files import replacing
-from asmil.reporting import Cell, Document, Section, Table
+from asmil.reporting import Cell, Document, Row, Section, Table
 from asmil.reporting.files import write_document
 from asmil.reporting.word import word_document
 from asmil.settings.documents import validated
@@ -25,7 +25,8 @@ from asmil.settings.documents import validated
 GUIDELINES = ("tripod_ai", "stard_ai")
 NO_WORD = "no Word files were written, because python-docx is not installed; pip install 'asmil[word]'"
 Status = Literal["filled", "partly", "authors"]
-assert run_facts.fact is validation_facts.fact  # both modules add their facts
+FACT_MODULES = (run_facts, validation_facts)
+"""They add their facts to `RULES` when they are imported."""
 
 
 class Item(BaseModel):
@@ -154,7 +155,7 @@ class Checklist:
 
 
 def _table(items: tuple[FilledItem, ...]) -> Table:
-    rows = [
+    rows: list[Row] = [
         [
             each.item.item,
             each.item.topic,

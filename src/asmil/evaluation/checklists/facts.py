@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asmil.evaluation.checklists.known import Known
+from asmil.errors import AsmilError
+from asmil.evaluation.checklists.known import VALIDATION_FILE, Known
 
 Rule = Callable[[Known], str | None]
 
@@ -34,5 +35,17 @@ def fact(source: str) -> Callable[[Rule], Rule]:
 
 def known_facts(known: Known) -> dict[str, Fact]:
     """All facts that are known, by name."""
-    found = {name: (rule(known), source) for name, (rule, source) in RULES.items()}
-    return {name: Fact(text, source) for name, (text, source) in found.items() if text}
+    found = {}
+    for name, (rule, source) in RULES.items():
+        try:
+            text = rule(known)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if source != VALIDATION_FILE:
+                raise
+            raise AsmilError(
+                f"{VALIDATION_FILE}: {name} cannot be read from it ({error}); write it again with `asmil validate` of "
+                "this version"
+            ) from None
+        if text:
+            found[name] = Fact(text, source)
+    return found

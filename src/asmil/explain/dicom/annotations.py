@@ -20,7 +20,7 @@ from asmil.explain.tile_map import SlideFrame
 from asmil.tables.arrays import Floats
 
 
-def annotations(
+def bulk_annotations(
     source: SourceImage,
     frame: SlideFrame,
     values: Floats,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import highdicom
 import numpy as np
@@ -28,10 +29,11 @@ from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.dicom.identity import MANUFACTURER, NO_UNIT, Algorithm, clipped, instance, own_code
 from asmil.explain.dicom.source_image import SourceImage
 from asmil.explain.slide_maps import SlidePrediction
+from asmil.tables.arrays import Floats
 
 WHOLE_SLIDE_IMAGING = Code("112703", "DCM", "Whole Slide Imaging")
 COMMENT = codes.DCM.Comment
-DERIVATIONS = {"Mean": np.mean, "Minimum": np.min, "Maximum": np.max}
+DERIVATIONS: Mapping[str, Callable[[Floats], Any]] = {"Mean": np.mean, "Minimum": np.min, "Maximum": np.max}
 
 
 def prediction_report(

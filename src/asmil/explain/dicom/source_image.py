@@ -47,7 +47,7 @@ class SourceImage:
     def __init__(self, dataset: Dataset, size_px: tuple[int, int], is_derived: bool) -> None:
         self.dataset, self.is_derived = dataset, is_derived
         columns, rows = dataset.TotalPixelMatrixColumns, dataset.TotalPixelMatrixRows
-        self._level0_px = np.array([size_px[0] / columns, size_px[1] / rows])
+        self._level0_px: Floats = np.array([size_px[0] / columns, size_px[1] / rows])
 
     @property
     def _measures(self) -> Any:

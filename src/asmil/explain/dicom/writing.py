@@ -10,7 +10,7 @@ from shapely.geometry import MultiPolygon
 
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.caveats import Caveats
-from asmil.explain.dicom.annotations import annotations
+from asmil.explain.dicom.annotations import bulk_annotations
 from asmil.explain.dicom.identity import Algorithm
 from asmil.explain.dicom.parametric_map import parametric_map
 from asmil.explain.dicom.report import prediction_report
@@ -49,7 +49,10 @@ def write_dicom(
     def objects() -> Iterator[tuple[str, Dataset | None]]:
         yield "overview", source.dataset if source.is_derived else None
         yield "map", parametric_map(source, frame, shown.values, shown.kind, algorithm, caveats)
-        yield "annotations", annotations(source, frame, shown.values, shown.kind, cut, algorithm, outlines, caveats)
+        yield (
+            "annotations",
+            bulk_annotations(source, frame, shown.values, shown.kind, cut, algorithm, outlines, caveats),
+        )
         predicted = slide_maps.prediction
         yield "report", None if predicted is None else prediction_report(source, predicted, algorithm, caveats)
 
