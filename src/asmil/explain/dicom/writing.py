@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydicom import Dataset
@@ -46,18 +46,15 @@ def write_dicom(
     for region in regions:
         outlines.setdefault(region.group or UNNAMED, []).append(region.shape)
 
-    def objects() -> Iterator[tuple[str, Dataset | None]]:
-        yield "overview", source.dataset if source.is_derived else None
-        yield "map", parametric_map(source, frame, shown.values, shown.kind, algorithm, caveats)
-        yield (
-            "annotations",
-            bulk_annotations(source, frame, shown.values, shown.kind, cut, algorithm, outlines, caveats),
-        )
-        predicted = slide_maps.prediction
-        yield "report", None if predicted is None else prediction_report(source, predicted, algorithm, caveats)
-
+    predicted, given = slide_maps.prediction, (source, frame, shown.values, shown.kind)
+    objects: dict[str, Dataset | None] = {
+        "overview": source.dataset if source.is_derived else None,
+        "map": parametric_map(*given, algorithm, caveats),
+        "annotations": bulk_annotations(*given, cut, algorithm, outlines, caveats),
+        "report": None if predicted is None else prediction_report(source, predicted, algorithm, caveats),
+    }
     written = []
-    for name, dataset in objects():
+    for name, dataset in objects.items():
         if dataset is not None:
             written.append(file_in(out, asked.name, f"_{name}.dcm"))
             with replacing(written[-1]) as partial:
