@@ -44,11 +44,7 @@ def clipped(text: str) -> str:
 
 
 def own_code(name: str) -> CodedConcept:
-    """A code for a name of this run, such as a class or the kind of a map.
-
-    >>> own_code("Probability of tumor").value
-    'probability-of-tumor'
-    """
+    """A code for a name of this run, such as a class or the kind of a map."""
     value = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
     return CodedConcept(value[:LONGEST_TEXT], SCHEME, clipped(name))
 
