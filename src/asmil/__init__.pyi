@@ -19,6 +19,7 @@ from asmil.api.functions import load_cohort as load_cohort
 from asmil.api.functions import predict as predict
 from asmil.api.functions import train as train
 from asmil.api.heatmaps import heatmap as heatmap
+from asmil.api.results import checklist as checklist
 from asmil.api.results import export_run as export_run
 from asmil.api.results import faithfulness as faithfulness
 from asmil.api.results import index as index

@@ -55,6 +55,7 @@ SESSION = (
     "heatmap runs/abmil --out maps --workers 1 --slide slide-0000",
     "faithfulness runs/abmil --slides 2",
     "export runs/abmil --out bundle",
+    "checklist runs/abmil",
     "index runs",
     "datasets",
     "datasets classic",

@@ -13,8 +13,8 @@ import pytest
 
 import asmil
 from asmil.cohort.features import Provenance, write_features
+from asmil.evaluation.site_overlap import SiteOverlap, site_overlap
 from asmil.export.bundle import write_bundle
-from asmil.export.site_overlap import SiteOverlap, site_overlap
 from asmil.runs.config import resolve
 from asmil.runs.run import Run
 from asmil.training.run import train_run

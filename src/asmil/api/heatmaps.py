@@ -20,6 +20,7 @@ from asmil.api.inputs import (
 from asmil.console import progress_bar
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, asked_slides
+from asmil.explain.dicom import require_dicom
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.runs.cohort import RunCohort
@@ -67,7 +68,7 @@ def heatmap(
     method: confirms the runs' method if it is your own code
     again: draw maps again that were made from another model, other features or settings, instead of refusing
     settings: `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`, `tiff_mpp`,
-        `qupath`, `cut`, `side_px`, `magnification`, `tile_px`; see docs/heatmaps.md
+        `qupath`, `dicom`, `cut`, `side_px`, `magnification`, `tile_px`; see docs/heatmaps.md
 
     Slides that could not be drawn are in `failures` of the result.
     """
@@ -75,6 +76,8 @@ def heatmap(
 
     asked = {**settings, "kinds": names(kind)} if kind else settings
     drawing, paths, values = parse_settings(HeatmapSettings, asked), run_paths(runs), as_path(scores)
+    if drawing.dicom:
+        require_dicom()
     named = [str(slide) for slide in ([slides] if isinstance(slides, Path | str) else slides)]
     drawn = find_slides(paths, named, values, role, as_path(features), as_path(images))
     if mpp is not None:

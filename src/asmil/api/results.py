@@ -21,6 +21,7 @@ from asmil.api.inputs import (
 from asmil.console import progress_bar
 
 if TYPE_CHECKING:
+    from asmil.evaluation.checklists.checklist import Checklist
     from asmil.evaluation.localization.localize import Localization
     from asmil.evaluation.stability import RunStability
     from asmil.experiments.results_index import ResultsIndex
@@ -235,6 +236,20 @@ def stability(
         write_tables(stabilities, folder)
         write_stability_page(stabilities, folder, slide, None if epochs is None else list(epochs))
     return stabilities
+
+
+def checklist(run: RunLike, *, validation: PathLike | None = None, out: PathLike = "checklists") -> list[Checklist]:
+    """Fill in the checklists TRIPOD+AI and, for classes and labels, STARD-AI. See docs/checklists.md.
+
+    run: a run or bundle; validation: the folder that `asmil validate` wrote for it
+    out: the folder for HTML, Markdown, JSON and, if python-docx is installed, Word files
+    """
+    from asmil.evaluation.checklists.checklist import fill_all, write_checklist
+
+    filled = fill_all(run_path(run), as_path(validation))
+    for each in filled:
+        write_checklist(each, Path(out))
+    return filled
 
 
 def index(folder: PathLike, *, title: str | None = None) -> ResultsIndex:

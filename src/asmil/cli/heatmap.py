@@ -57,7 +57,12 @@ def heatmap(
     tiff: Annotated[bool, option("Also a pyramidal TIFF of slide and map.", "--tiff")] = False,
     tiff_mpp: Annotated[float | None, option("Microns per pixel of the TIFF. Default: full resolution.")] = None,
     qupath: Annotated[bool, option("Also GeoJSON of tiles and regions for QuPath.", "--qupath")] = False,
-    cut: Annotated[float, option("For QuPath: share of tiles that lie below the regions.", min=0, max=0.9999)] = 0.9,
+    dicom: Annotated[
+        bool, option("Also DICOM: parametric map, annotations and a report with the prediction.", "--dicom")
+    ] = False,
+    cut: Annotated[
+        float, option("For QuPath and DICOM: share of tiles that lie below the annotated ones.", min=0, max=0.9999)
+    ] = 0.9,
     role: Annotated[Literal["test", "val", "train", "all"], option("Part of the run, if no slide is named.")] = "test",
     engine: options.EngineName = "local",
     address: options.Address = None,

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from shapely.geometry import MultiPolygon
-
 from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
@@ -30,7 +28,7 @@ from asmil.runs.run import Run
 from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
-from asmil.slides.annotations import regions_on_slide
+from asmil.slides.annotations import AnnotatedRegion, regions_on_slide
 from asmil.slides.file_names import slide_content
 from asmil.slides.finished_rows import FinishedRows
 from asmil.slides.opening import open_slide
@@ -51,12 +49,10 @@ class SlideOutlines:
     source: Path
     mask_value: int | None = None
 
-    def of_slide(self, slide: str, size_px: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[MultiPolygon]:
-        """The outlines on a slide, in level-0 pixels; none if it has no file. Arguments as for `regions_on_slide`."""
+    def of_slide(self, slide: str, size_px: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[AnnotatedRegion]:
+        """The regions of a slide, in level-0 pixels; none if it has no file. Arguments as for `regions_on_slide`."""
         path = self.files.get(slide)
-        if path is None:
-            return []
-        return [region.shape for region in regions_on_slide(path, size_px, origin, self.mask_value)]
+        return [] if path is None else list(regions_on_slide(path, size_px, origin, self.mask_value))
 
 
 TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
@@ -194,9 +190,10 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         scales = scales_of(slide_maps.maps, settings)
         notes = list(slide_maps.notes) + ([] if image is not None else ["no slide image: drawn on a plain canvas"])
         origin = image.bounds_origin if image is not None else (0, 0)
-        outlines = None
+        regions, outlines = [], None
         if plan.annotations is not None:
-            outlines = plan.annotations.of_slide(asked.name, frame.size_px, origin)
+            regions = plan.annotations.of_slide(asked.name, frame.size_px, origin)
+            outlines = [region.shape for region in regions]
         if outlines == []:
             notes.append("no annotations of this slide")
         caveats = Caveats(plan.alarms, tuple(notes))
@@ -220,6 +217,11 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
             files += [file_in(plan.out, asked.name, ending) for ending in ("_tiles.geojson", "_regions.geojson")]
             write_tiles(files[-2], frame, shown.values, shown.kind, scale, slide_maps.measurements, origin, caveats)
             write_regions(files[-1], frame, shown.values, shown.kind, scale, settings.cut, origin, caveats)
+        if settings.dicom:
+            from asmil.explain.dicom.writing import write_dicom  # needs the extra `dicom`
+
+            method = explainers[0].run.method if explainers else shown.kind
+            files += write_dicom(plan.out, asked, frame, image, slide_maps, method, settings.cut, regions, caveats)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
     kinds = ";".join(dict.fromkeys(tile_map.kind for tile_map in slide_maps.maps))
     return HeatmapRow(

@@ -118,12 +118,7 @@ def write_regions(
 
 def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, Integers]]:
     """Polygons of connected tiles above the cut, each with its tiles; sorted by the highest tile."""
-    if not 0 <= cut < 1:
-        raise AsmilError(f"the cut {cut:g} is not a share of the tiles; give a number from 0 to below 1, such as 0.9")
-    known = np.flatnonzero(~np.isnan(values))
-    if len(known) == 0:
-        return []
-    high = known[percentiles(values[known], np.sort(values[known])) > cut]
+    high = high_tiles(values, cut)
     if len(high) == 0:
         return []
     corners = frame.coords[high].astype(np.float64)
@@ -135,6 +130,14 @@ def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Po
     groups = np.split(high[inside[order]], np.flatnonzero(np.diff(owner[order])) + 1)
     regions = [(polygons[number], tiles) for number, tiles in zip(np.unique(owner).tolist(), groups, strict=True)]
     return sorted(regions, key=lambda region: -float(values[region[1]].max()))
+
+
+def high_tiles(values: Floats, cut: float) -> Integers:
+    """The tiles above the quantile `cut` of all tiles that have a value."""
+    if not 0 <= cut < 1:
+        raise AsmilError(f"the cut {cut:g} is not a share of the tiles; give a number from 0 to below 1, such as 0.9")
+    known = np.flatnonzero(~np.isnan(values))
+    return known[percentiles(values[known], np.sort(values[known])) > cut] if len(known) else known
 
 
 def _tile_lines(

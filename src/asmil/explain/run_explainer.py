@@ -97,11 +97,15 @@ class RunExplainer:
 
     def said(self, trained: Sequence[TrainedModel], outputs: Outputs) -> dict[str, float]:
         """The prediction of the models: the mean probability of every class, or the single number of the task."""
+        return {name: float(np.mean(values)) for name, values in self.said_by_model(trained, outputs).items()}
+
+    def said_by_model(self, trained: Sequence[TrainedModel], outputs: Outputs) -> dict[str, Floats]:
+        """The predictions of the single models, by class or for the single number of the task."""
         shown = []
         for each in trained:
             logits = outputs[each.fold, each.seed].logits[None]
             shown.append([float(each.task.shown(logits, index)) for index in range(len(self.names))])
-        return dict(zip(self.names, np.mean(shown, axis=0).tolist(), strict=True))
+        return dict(zip(self.names, np.array(shown).T, strict=True))
 
     def predicted(self, bag: Bag, trained: Sequence[TrainedModel]) -> str:
         """The class with the highest mean probability, or the name of the single number of the task."""

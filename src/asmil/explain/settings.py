@@ -16,8 +16,9 @@ class HeatmapSettings(Settings):
     """The settings of all heat maps in one folder."""
 
     def stored(self) -> dict[str, Any]:
-        """Plain values as stored with the maps; without a magnification, as earlier versions stored them."""
-        return self.model_dump(mode="json", exclude={"magnification"} if self.magnification is None else None)
+        """Plain values as stored with the maps; settings of later versions only if they are used."""
+        unused = {name for name in ("magnification", "dicom") if not getattr(self, name)}
+        return self.model_dump(mode="json", exclude=unused)
 
     kinds: tuple[str, ...] = Field((), description="kinds of maps, see `asmil.explain.kinds`; none: the method's own")
     name: str | None = Field(None, description="the class or label to explain; default: the predicted one")
@@ -33,7 +34,8 @@ class HeatmapSettings(Settings):
     tiff: bool = False
     tiff_mpp: float | None = Field(None, gt=0)
     qupath: bool = False
-    cut: float = Field(0.9, ge=0, lt=1, description="regions for QuPath: the tiles above this share of all tiles")
+    dicom: bool = False
+    cut: float = Field(0.9, ge=0, lt=1, description="QuPath and DICOM: annotate tiles above this share of all tiles")
     magnification: float | None = Field(
         None, gt=0, description="one of those of the features, for maps of coarser tiles: means over the tiles in them"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,10 +32,27 @@ MOST_EPOCHS = 8
 
 
 @dataclass(frozen=True)
+class SlidePrediction:
+    """The prediction of a run for a slide, or for the patient of the slide.
+
+    of: name of the slide or patient
+    by_model: the probability of every class, or the single number of the task, one value per model
+    decided: the predicted class; empty if the task has none
+    about: the prediction in words
+    """
+
+    of: str
+    by_model: Mapping[str, Floats]
+    decided: str
+    about: str
+
+
+@dataclass(frozen=True)
 class SlideMaps:
     """The maps of one slide, in the order of the panels.
 
     about: the sentence above them; measurements: further numbers per tile, by name
+    prediction: of the first run; None if scores of a file are drawn
     main: index of the map for pictures of a single map: highest tiles, outlines, TIFF and QuPath
     """
 
@@ -46,6 +63,7 @@ class SlideMaps:
     measurements: dict[str, Floats] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     main: int = 0
+    prediction: SlidePrediction | None = None
 
 
 def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
@@ -104,7 +122,8 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     info = headers[number]
     coords = pixel_coords(of_slide(drawn[0].values, bag, number)[1], info)
-    return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main)
+    predicted = _slide_prediction(first, outputs[0], bag.id, _prediction(*named_runs[0], bag.id, name))
+    return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main, predicted)
 
 
 def _refuse_other_features(headers: Sequence[FeatureInfo], run: Run) -> None:
@@ -201,6 +220,21 @@ def _findings(maps: Sequence[TileMap]) -> list[str]:
         if text:
             findings.append(f"{tile_map.which}: {text}" if len(maps) > 1 and tile_map.which else text)
     return findings
+
+
+def _slide_prediction(explainer: RunExplainer, outputs: Outputs, of: str, about: str) -> SlidePrediction:
+    """The class is decided by the run's operating point or, without one, is the most probable one."""
+    run = explainer.run
+    by_model = explainer.said_by_model(run.trained_for(of), outputs)
+    decided = ""
+    if run.kind == "classification":
+        means = {name: float(np.mean(values)) for name, values in by_model.items()}
+        decided = max(means, key=lambda name: means[name])
+        if (point := run.operating_point) is not None:
+            other = next(name for name in means if name != point.positive)
+            decided = point.positive if means[point.positive] >= point.threshold else other
+            about = f"{about}; {point.positive} from a probability of {format_number(point.threshold)}"
+    return SlidePrediction(of, by_model, decided, about)
 
 
 def _prediction(explainer: RunExplainer, run: str, outputs: Outputs, slide: str, name: str) -> str:

@@ -16,7 +16,7 @@ from asmil.cohort.splits import ROLES, Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.run_evaluation import RunEvaluation
-from asmil.export.site_overlap import SiteOverlap, site_overlap
+from asmil.evaluation.site_overlap import UNKNOWN_SITES, site_overlap
 from asmil.files import write_text
 from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
@@ -205,7 +205,8 @@ def _results(evaluation: RunEvaluation) -> str:
 def _limits(run: Run, evaluation: RunEvaluation, limit: str) -> Iterator[str]:
     if evaluation.n_patients < SMALL_TEST_PART:
         yield f"The test set is small: {evaluation.sizes}."
-    yield _of_sites(site_overlap(run))
+    overlap = site_overlap(run)
+    yield UNKNOWN_SITES if overlap is None else overlap.sentence
     if limit:
         yield limit
     elif evaluation.n_trainings > 1:
@@ -213,19 +214,6 @@ def _limits(run: Run, evaluation: RunEvaluation, limit: str) -> Iterator[str]:
     yield _of_features(run.description.features)
     for warning in evaluation.warnings:
         yield escape_markdown(warning)
-
-
-def _of_sites(overlap: SiteOverlap | None) -> str:
-    """Whether the metrics were measured at sites without training slides."""
-    if overlap is None or not overlap.seen + overlap.unseen:
-        return "The sites of the test slides are unknown, so the performance at a new site is unknown."
-    tested = format_count(overlap.seen + overlap.unseen + overlap.unknown, "test slide")
-    sites = f"({format_count(overlap.test_sites, 'site')}; training: {format_count(overlap.train_sites, 'site')})"
-    unknown = f" The site of {overlap.unknown} is unknown." if overlap.unknown else ""
-    if not overlap.unseen:
-        seen = f"{overlap.seen} of {tested} come from sites of the training slides {sites}"
-        return f"{seen}, so the performance at a new site is unknown.{unknown}"
-    return f"{overlap.unseen} of {tested} come from sites without training slides {sites}.{unknown}"
 
 
 def _of_features(features: Mapping[str, Any]) -> str:

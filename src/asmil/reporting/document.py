@@ -49,6 +49,7 @@ class Table:
     caption: explanation of the numbers
     in_terminal: whether commands print the table; narrow: titles of columns that are left out there
     emphasis: whether the numbers are large, as in the main table
+    widths: of the columns, in percent, for a table of text, which is aligned to the left
     """
 
     columns: Sequence[str]
@@ -58,6 +59,7 @@ class Table:
     in_terminal: bool = False
     narrow: frozenset[str] = frozenset()
     emphasis: bool = False
+    widths: Sequence[int] = ()
 
     def cells(self) -> Iterator[list[Cell]]:
         """The rows, every cell as a `Cell`."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asmil.errors import AsmilError
+from asmil.reporting.formats import format_count
 from asmil.runs.description import rows_sha256
 from asmil.runs.run import Run
+
+UNKNOWN_SITES = "The sites of the test slides are unknown, so the performance at a new site is unknown."
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,19 @@ class SiteOverlap:
     unknown: int
     test_sites: int
     train_sites: int
+
+    @property
+    def sentence(self) -> str:
+        """Whether the metrics were measured at sites without training slides."""
+        if not self.seen + self.unseen:
+            return UNKNOWN_SITES
+        tested = format_count(self.seen + self.unseen + self.unknown, "test slide")
+        sites = f"({format_count(self.test_sites, 'site')}; training: {format_count(self.train_sites, 'site')})"
+        unknown = f" The site of {self.unknown} is unknown." if self.unknown else ""
+        if not self.unseen:
+            seen = f"{self.seen} of {tested} come from sites of the training slides {sites}"
+            return f"{seen}, so the performance at a new site is unknown.{unknown}"
+        return f"{self.unseen} of {tested} come from sites without training slides {sites}.{unknown}"
 
 
 def site_overlap(run: Run) -> SiteOverlap | None:

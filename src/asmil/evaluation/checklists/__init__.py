@@ -1,0 +1,1 @@
+"""Checklists of reporting guidelines, filled in from a run and its validation; see docs/checklists.md."""
