@@ -188,7 +188,14 @@ def test_what_is_stored_comes_back(tmp_path):
     assert [found.recognize(sketch_of(draw.permutation(values))) for values in hashes.values()] == ["a", "b", "c"]
     assert found.recognize(sketch_of(hashes["a"]), among=["b"]) is None
     assert found.recognize(sketch_of(draw.integers(0, 2**63, 400).astype(np.uint64))) is None
-    bundled = stored.for_bundle()
+    bundled = stored.for_bundle({"a": "p", "TCGA-AA-0001-01": "q"})
+    (tmp_path / "bundle").mkdir()
+    bundled.save(tmp_path / "bundle")
+    bundled = read_training_slides(tmp_path / "bundle")
+    names = SeenNames(frozenset(bundled.names.tolist()), bundled.hashes)
+    new = [("A", "x"), ("b", "p"), ("tcga-aa-0001-02", "y"), ("b", "q2"), ("TCGA-AA-0002-01", "z")]
+    new = [Slide(slide, patient, None, FeatureSource(Path())) for slide, patient in new]
+    assert [names.recognize([slide]) != {} for slide in new] == [True, True, True, False, False]
     assert [bundled.recognize(sketch_of(values)) for values in hashes.values()] == ["", "", ""]
     assert bundled.recognize(sketch_of(np.append(hashes["c"], np.arange(50, dtype=np.uint64)))) is None
 
