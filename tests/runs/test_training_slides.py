@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ import torch
 from asmil import AsmilError, evaluate
 from asmil.cohort.feature_structure import LEAST_SCORE, compare_features, fit_structure
 from asmil.cohort.features import FeatureSource, read_bag
+from asmil.cohort.manifest import Slide
 from asmil.cohort.tile_hashes import sketch_of, tile_hashes
+from asmil.runs.seen_names import SeenNames
 from asmil.runs.training_slides import FILE, TrainingSlides, read_training_slides
 from shared_data import SHARED_DATA, shared_file
 from small_task_cohorts import write_cohort

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asmil.tables.columns import ColumnMapping
 
 PREDICTIONS = "predictions.csv"
+MOST_EXAMPLES = 2
 MOST_OTHER = 0.5
 """If the features of a larger share of the slides are not those of the training, the cohort is refused."""
 
@@ -80,11 +81,11 @@ def validate(
             "them, or validate a model that was trained on these classes"
         )
     overlap = _overlap_by_name(run, labeled)
-    _refuse_overlap(path, run, overlap, allow_overlap)
+    _refuse_overlap(path, run, overlap, len(labeled), allow_overlap)
     predictions = PredictionRequest(labeled, item_timeout=item_timeout, progress=progress).predict(run)
     _refuse_other_features(path, predictions)
     overlap = replace(overlap, by_features=_seen_by_features(predictions))
-    _refuse_overlap(path, run, overlap, allow_overlap)
+    _refuse_overlap(path, run, overlap, len(labeled), allow_overlap)
     rows, groups, without = _tables(run, predictions, variables)
     failures = (*problems, *predictions.failures, *without)
     validated = ValidatedPredictions(run, path, rows, groups, predictions.predicted, request, overlap, failures)
@@ -151,17 +152,18 @@ def _seen_by_features(predictions: Predictions) -> tuple[str, ...]:
     return tuple(slide.slide for unit in seen for slide in unit.slides)
 
 
-def _refuse_overlap(path: Path, run: Run, overlap: Overlap, allowed: bool) -> None:
-    from asmil.cohort.problems import listed
+def _refuse_overlap(path: Path, run: Run, overlap: Overlap, n_slides: int, allowed: bool) -> None:
     from asmil.errors import AsmilError
     from asmil.reporting.formats import format_count
 
     if not overlap.slides or allowed:
         return
-    examples = [f"{slide}: {overlap.by_name.get(slide, 'the same tiles')}" for slide in overlap.slides]
+    names = [overlap.by_name.get(slide, f"slide {slide} (the same tiles)") for slide in overlap.slides]
+    examples = list(dict.fromkeys(names))
+    more = f" and {len(examples) - MOST_EXAMPLES} more" if len(examples) > MOST_EXAMPLES else ""
     raise AsmilError(
-        f"{path}: {format_count(len(overlap.slides), 'slide')} are not new: {run.path} was trained on them or on their "
-        f"patients ({listed(examples)}); remove them, or give --allow-overlap, which the page will say"
+        f"{path}: {format_count(len(overlap.slides), 'slide')} of {n_slides} are not new: {run.path} was trained on "
+        f"{', '.join(examples[:MOST_EXAMPLES])}{more}; remove them, or give --allow-overlap, which the page reports"
     )
 
 

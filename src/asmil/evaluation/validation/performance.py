@@ -139,15 +139,16 @@ def standard_error(interval: Interval) -> float:
 def _in_words(verdict: NonInferiority, validated: ValidatedPredictions) -> str:
     title = validated.title_of(validated.main_metric)
     shown = "Non-inferiority was shown" if verdict.shown else "Non-inferiority was not shown"
-    needed = (
-        "no number of new patients is enough, since the internal estimate itself is too uncertain"
-        if verdict.needed is None
-        else f"about {verdict.needed} new patients like these are needed ({validated.n_patients} were validated)"
-    )
+    planned = "A study cannot be planned with this margin: the internal estimate alone is too uncertain for it."
+    if verdict.needed is not None:
+        planned = (
+            f"A study with a chance of 80 % to show it, if the model is as good as before, needs about {verdict.needed} "
+            f"patients like these ({validated.n_patients} were validated)."
+        )
     return (
-        f"{shown}: with a margin of {verdict.margin:g}, the 95 % interval of the difference in {title} "
-        f"({format_signed_interval(verdict.difference.interval)}) must exclude a loss of {verdict.margin:g}. To show "
-        f"it with a probability of 80 % if the model is as good as before, {needed}."
+        f"{shown}: the 95 % interval of the difference in {title} "
+        f"({format_signed_interval(verdict.difference.interval)}) {'excludes' if verdict.shown else 'includes'} a loss "
+        f"of {verdict.margin:g}, the margin. {planned}"
     )
 
 

@@ -11,7 +11,11 @@ import pandas as pd
 
 from asmil.cohort.problems import listed
 from asmil.evaluation.run_alarms import alarm_findings
+from asmil.evaluation.validation.calibration import calibration
+from asmil.evaluation.validation.decision_curve import decision_curve
 from asmil.evaluation.validation.performance import performance
+from asmil.evaluation.validation.subgroups import subgroups
+from asmil.evaluation.validation.survival import risk_groups, survival_calibration
 from asmil.evaluation.validation.threshold import at_threshold
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Document, jsonable, problem_sections
@@ -20,7 +24,15 @@ from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.version import __version__
 
-SECTIONS: tuple[Callable[[ValidatedPredictions], Part | None], ...] = (performance, at_threshold)
+SECTIONS: tuple[Callable[[ValidatedPredictions], Part | None], ...] = (
+    performance,
+    at_threshold,
+    risk_groups,
+    calibration,
+    survival_calibration,
+    decision_curve,
+    subgroups,
+)
 """The sections in the order of the page; each is None where it does not apply."""
 PAGE = "validation.html"
 
@@ -35,9 +47,9 @@ class Validation(Displayed):
     @property
     def answer(self) -> str:
         """The result in a few sentences."""
-        run, validated = self.validated.run, self.validated
-        said = " ".join(part.sentence for part in self.parts if part.sentence)
-        return f"{run.name} on {format_count(validated.n_patients, 'new patient')}: {said}"
+        counts_first = sorted(self.parts, key=lambda part: part.key != "threshold")
+        said = " ".join(part.sentence for part in counts_first if part.sentence)
+        return f"{self.validated.run.name} on {format_count(self.validated.n_patients, 'new patient')}: {said}"
 
     @property
     def warnings(self) -> list[str]:
@@ -117,7 +129,7 @@ READING = (
     "Nothing is fitted or chosen on the new patients: models, classes and threshold are those of the run.",
     "The internal estimate is cross-validated or of a single test set: each test patient is predicted by models that "
     "have not seen the patient, one seed at a time. New patients are predicted by the mean of all models, which is "
-    "usually slightly better.",
+    "usually slightly better. Sensitivity and specificity of the internal estimate are of slides.",
 )
 
 
@@ -151,9 +163,11 @@ def _about(validated: ValidatedPredictions) -> str:
         new = "Whether they are new is unknown."
     elif validated.overlap.slides:
         new = f"{format_count(len(validated.overlap.slides), 'slide')} overlap with the training."
+    sites = {slide.site for unit, _ in validated.predicted for slide in unit.slides} - {None}
+    where = f" of {format_count(len(sites), 'site')}" if sites else ""
     return (
         f"{run.method}, preset {run.settings.preset or 'none'}, {models}; {format_count(slides, 'slide')} of "
-        f"{format_count(validated.n_patients, 'patient')}{f' ({counted})' if counted else ''} from "
+        f"{format_count(validated.n_patients, 'patient')}{where}{f' ({counted})' if counted else ''} from "
         f"{validated.cohort.name}. {new}"
     )
 

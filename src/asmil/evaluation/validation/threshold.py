@@ -11,8 +11,13 @@ from asmil.tables.arrays import Booleans
 from asmil.tasks.intervals import proportion_interval
 from asmil.tasks.metrics import confusion_matrix, predicted_classes
 
-EVEN = 0.5
-"""The threshold of two classes if the most probable one is predicted."""
+OF_SHARES = {
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "positive predictive value": "precision",
+    "accuracy": "accuracy",
+}
+"""The names of shares in `evaluation.json`."""
 
 
 def decided_classes(validated: ValidatedPredictions) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
@@ -43,14 +48,22 @@ def at_threshold(validated: ValidatedPredictions) -> Part | None:
         [name, *(Cell(str(count), shade=int(count) / max(1, int(row.sum()))) for count in row)]
         for name, row in zip(classes, confusion, strict=True)
     ]
+    internal = validated.internal_at_threshold
+    rows: list[Row] = []
+    for title, share in shares.items():
+        own = internal.get(OF_SHARES.get(title.partition(" (")[0], ""))
+        cells = ["–" if own is None else estimate_cell(own, scale=(0, 1))] if internal else []
+        rows.append([title, estimate_cell(share, scale=(0, 1)), str(share.n), *cells])
     blocks: list[Block] = [
         Table(["true class", *(f"predicted {name}" for name in classes)], counts, caption=f"Patients. {how}"),
         Table(
-            ["share", "value", "patients"],
-            [[title, estimate_cell(share, scale=(0, 1)), str(share.n)] for title, share in shares.items()],
+            ["share", "new patients", "of patients", *(["internal estimate"] if internal else [])],
+            rows,
             title="at the threshold of the run" if point is not None else "most probable class",
-            caption="With exact 95 % intervals (Clopper and Pearson).",
+            caption="New patients with exact 95 % intervals (Clopper and Pearson)."
+            + " Internal: the run's test slides at the thresholds of their trainings." * bool(internal),
             in_terminal=True,
+            narrow=frozenset({"of patients"}),
         ),
     ]
     content = {
@@ -94,10 +107,10 @@ def proportion(right: Booleans, among: Booleans) -> Estimate:
 def _sentence(validated: ValidatedPredictions, confusion: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> str:
     classes, positive = validated.run.classes, validated.positive
     if len(classes) > 2:
-        return f"It predicts {int(confusion.trace())} of {int(confusion.sum())} patients correctly."
+        return f"{int(confusion.trace())} of {int(confusion.sum())} patients are predicted correctly."
     found, alarms = confusion[positive], confusion[1 - positive]
-    where = "At the threshold fixed by the run" if validated.run.operating_point else "By the most probable class"
+    fixed = "At the threshold fixed by the run" if validated.run.operating_point else "By the most probable class"
     return (
-        f"{where}, it finds {found[positive]} of {found.sum()} {classes[positive]} patients and calls "
-        f"{alarms[positive]} of {alarms.sum()} {classes[1 - positive]} patients {classes[positive]}."
+        f"{fixed}, {found[positive]} of {found.sum()} {classes[positive]} patients are found, and {alarms[positive]} of "
+        f"{alarms.sum()} {classes[1 - positive]} patients are called {classes[positive]}."
     )

@@ -13,10 +13,11 @@ import pandas as pd
 
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
+from asmil.evaluation.classification import evaluate_classification
 from asmil.evaluation.rows import part_of, rows_of
 from asmil.evaluation.run_evaluation import Request
 from asmil.evaluation.slide_evaluation import Measured, measure_rows
-from asmil.evaluation.survival.evaluate import SurvivalEvaluation, evaluate_survival
+from asmil.evaluation.survival.evaluate import SurvivalEvaluation, evaluate_survival, tested_parts
 from asmil.evaluation.validation.grouping import Variable
 from asmil.reporting import Estimate, Interval, Section
 from asmil.reporting.estimate import NAN
@@ -155,6 +156,15 @@ class ValidatedPredictions:
         return evaluate_survival(external, "test", asked.resamples, asked.seed, asked.times)
 
     @cached_property
+    def survival_at(self) -> dict[float, Floats]:
+        """The predicted survival of every patient at the times of the request; empty without predicted curves."""
+        (part,) = tested_parts(self.patients)
+        times = np.array(list(self.survival.auc_at))
+        curves = part.survival(times)
+        followed = times <= self.truth[:, 0].max()
+        return {} if curves is None else {float(t): curves[:, i] for i, t in enumerate(times) if followed[i]}
+
+    @cached_property
     def measured(self) -> Measured:
         """The metrics of the new patients, and those of every class or label."""
         if self.run.kind == "survival":
@@ -174,6 +184,16 @@ class ValidatedPredictions:
         rows = rows_of(self.run, "test", "patient")
         metrics = measure_rows(self.run.format, rows, self.asked).metrics
         return Internal(metrics, format_count(rows["patient"].nunique(), "patient"))
+
+    @cached_property
+    def internal_at_threshold(self) -> Mapping[str, Estimate]:
+        """Metrics of the run's test slides at the stored thresholds; empty if they are unknown."""
+        point = self.run.operating_point
+        if point is None or self.run.is_bundle or self.internal is None:
+            return {}
+        request = Request("test", self.request.resamples, self.request.seed, "slide", point.rule)
+        operating = evaluate_classification(self.run, request).operating
+        return {} if operating is None or operating.point != point else operating.metrics
 
     @property
     def main_metric(self) -> Metric:
