@@ -64,8 +64,12 @@ def validate(
     from asmil.cohort.problems import listed
     from asmil.cohort.units import units_of
     from asmil.errors import AsmilError
-    from asmil.evaluation.validation import ValidatedPredictions, ValidationRequest
-    from asmil.evaluation.validation import validate_predictions, write_validation
+    from asmil.evaluation.validation import (
+        ValidatedPredictions,
+        ValidationRequest,
+        validate_predictions,
+        write_validation,
+    )
     from asmil.evaluation.validation.grouping import parse_variables
     from asmil.runs.prediction import open_models
 
@@ -125,11 +129,11 @@ def _read(
     if not slides:
         raise_errors(errors)
         raise AsmilError(f"{path}: there are no slides in the table")
-    if run.kind == "survival" and None not in (cohort.time_unit, run.settings.task.time_unit):
-        if cohort.time_unit != run.settings.task.time_unit:
-            raise AsmilError(
-                f"{path}: times are in {cohort.time_unit}, but those of {run.path} are in {run.time_unit}; convert them"
-            )
+    units = {cohort.time_unit, run.settings.task.time_unit} - {None}
+    if run.kind == "survival" and len(units) > 1:
+        raise AsmilError(
+            f"{path}: times are in {cohort.time_unit}, but those of {run.path} are in {run.time_unit}; convert them"
+        )
     return replace(cohort, slides=slides, classes=()), list(of_slides.values())
 
 

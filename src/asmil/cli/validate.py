@@ -36,9 +36,7 @@ def _times(text: str | None) -> Any:
 
 
 def validate(
-    model: Annotated[
-        Path, argument("A run folder of `asmil train`, or a bundle of `asmil export`.", metavar="MODEL")
-    ],
+    model: Annotated[Path, argument("A run folder of `asmil train`, or a bundle of `asmil export`.", metavar="MODEL")],
     cohort: Annotated[Path, argument("The manifest of new patients, with their outcomes.", metavar="COHORT")],
     out: Annotated[Path, out_option("Folder for the page and tables.")] = Path("validation"),
     by: Annotated[

@@ -35,7 +35,7 @@ def test_weights_are_repeated_patients():
     np.testing.assert_allclose(
         net_benefit(OUTCOME, PROBABILITY, THRESHOLDS, weights), net_benefit(*repeated[:2], THRESHOLDS), atol=1e-12
     )
-    outcome, probability, time, event = repeated
+    _, probability, time, event = repeated
     np.testing.assert_allclose(
         survival_net_benefit(TIME, EVENT, PROBABILITY, 10, THRESHOLDS[:4], weights),
         survival_net_benefit(time, event, probability, 10, THRESHOLDS[:4]),

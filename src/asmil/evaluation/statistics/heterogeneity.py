@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy.special import chdtrc
 
 from asmil.tasks.checked_arrays import numbers_of, same_length

@@ -87,7 +87,9 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
         warnings.append(
             f"Fewer than {ENOUGH} patients inside or outside of {', '.join(few)}: calibration is imprecise."
         )
-    return Part("calibration", Section("Calibration", blocks), content, sentences[0] * (len(sentences) == 1), tuple(warnings))
+    return Part(
+        "calibration", Section("Calibration", blocks), content, sentences[0] * (len(sentences) == 1), tuple(warnings)
+    )
 
 
 BARS = "Bars: number of patients by prediction."

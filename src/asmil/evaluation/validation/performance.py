@@ -142,8 +142,8 @@ def _in_words(verdict: NonInferiority, validated: ValidatedPredictions) -> str:
     planned = "A study cannot be planned with this margin: the internal estimate alone is too uncertain for it."
     if verdict.needed is not None:
         planned = (
-            f"A study with a chance of 80 % to show it, if the model is as good as before, needs about {verdict.needed} "
-            f"patients like these ({validated.n_patients} were validated)."
+            f"A study with a chance of 80 % to show it, if the model is as good as before, needs about "
+            f"{verdict.needed} patients like these ({validated.n_patients} were validated)."
         )
     return (
         f"{shown}: the 95 % interval of the difference in {title} "

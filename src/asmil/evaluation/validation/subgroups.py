@@ -195,8 +195,8 @@ def _interaction_table(interactions: Sequence[Interaction], title: str) -> Table
             found = f"{format_number(each.test.q, 2)} ({each.test.df})"
             rows.append([each.variable, str(each.groups), found, format_p(each.test.p), format_p(each.p_holm)])
     caption = (
-        f"Cochran's Q with its degrees of freedom: is {title} the same in all groups that are large enough? p (Holm) is "
-        f"adjusted over {format_count(sum(each.test is not None for each in interactions), 'variable')}."
+        f"Cochran's Q with its degrees of freedom: is {title} the same in all groups that are large enough? p (Holm) "
+        f"is adjusted over {format_count(sum(each.test is not None for each in interactions), 'variable')}."
     )
     return Table(["variable", "groups compared", "Q (df)", "p", "p (Holm)"], rows, caption=caption)
 

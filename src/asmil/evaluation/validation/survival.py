@@ -50,8 +50,8 @@ def survival_calibration(validated: ValidatedPredictions) -> Part | None:
             wrong = "high" if difference.value > 0 else "low"
             sentences.append(f"Predicted survival at {t:.3g} {unit} is too {wrong} on average.")
     caption = (
-        "Predicted: mean over patients; observed: Kaplan-Meier; predicted minus observed above 0 means that survival is "
-        "predicted too high. With 95 % intervals by patient."
+        "Predicted: mean over patients; observed: Kaplan-Meier; a difference above 0 means that survival is predicted "
+        "too high. With 95 % intervals by patient."
     )
     columns = ["time", "predicted survival", "observed survival", "predicted minus observed"]
     blocks: list[Block] = [

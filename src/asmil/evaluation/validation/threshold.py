@@ -111,6 +111,6 @@ def _sentence(validated: ValidatedPredictions, confusion: np.ndarray[tuple[int, 
     found, alarms = confusion[positive], confusion[1 - positive]
     fixed = "At the threshold fixed by the run" if validated.run.operating_point else "By the most probable class"
     return (
-        f"{fixed}, {found[positive]} of {found.sum()} {classes[positive]} patients are found, and {alarms[positive]} of "
-        f"{alarms.sum()} {classes[1 - positive]} patients are called {classes[positive]}."
+        f"{fixed}, {found[positive]} of {found.sum()} {classes[positive]} patients are found, and {alarms[positive]} "
+        f"of {alarms.sum()} {classes[1 - positive]} patients are called {classes[positive]}."
     )
