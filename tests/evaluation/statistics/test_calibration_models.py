@@ -51,7 +51,8 @@ def test_what_is_undefined_is_nan():
 
 def test_heterogeneity_has_the_size_of_chi_square():
     draw = np.random.default_rng(0)
-    errors = [0.02, 0.05, 0.03]
-    found = [heterogeneity(0.8 + draw.standard_normal(3) * errors, errors) for _ in range(400)]
+    sizes = np.array([50.0, 8.0, 22.0])
+    errors = 0.14 / np.sqrt(sizes)
+    found = [heterogeneity(0.8 + draw.standard_normal(3) * errors, errors, sizes) for _ in range(400)]
     assert 0.02 < np.mean([test.p < 0.05 for test in found]) < 0.09
     assert found[0].p == pytest.approx(chi2.sf(found[0].q, 2))

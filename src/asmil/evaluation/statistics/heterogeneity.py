@@ -19,15 +19,22 @@ class Heterogeneity:
     p: float
 
 
-def heterogeneity(values: Sequence[float], standard_errors: Sequence[float]) -> Heterogeneity:
-    """The test of equal values in independent groups: Q = sum w (v - mean)^2 with w = 1 / se^2, df = groups - 1.
+def heterogeneity(values: Sequence[float], standard_errors: Sequence[float], sizes: Sequence[float]) -> Heterogeneity:
+    """The test of equal values in independent groups: Q = sum w (v - mean)^2 with df = groups - 1.
 
-    >>> found = heterogeneity([0.8, 0.9], [0.03, 0.04])
-    >>> found.q, found.df, round(found.p, 3)
+    w = h / s^2 with the size h of a group and one variance for all, s^2 = sum h (h se^2) / sum h. With a variance of
+    its own, a group whose value is near the end of the scale would count too much, and the test would reject too often.
+
+    sizes: for an AUC m n / (m + n) of m positives and n negatives, else the number of patients or events
+
+    >>> found = heterogeneity([0.8, 0.9], [0.03, 0.04], [20, 20])
+    >>> round(found.q, 3), found.df, round(found.p, 3)
     (4.0, 1, 0.046)
     """
     value, error = numbers_of("values", values), numbers_of("standard_errors", standard_errors)
-    same_length(values=len(value), standard_errors=len(error))
-    weight = 1 / error**2
-    q = float((weight * (value - (weight * value).sum() / weight.sum()) ** 2).sum())
-    return Heterogeneity(round(q, 12), len(value) - 1, float(chdtrc(len(value) - 1, q)))
+    size = numbers_of("sizes", sizes)
+    same_length(values=len(value), standard_errors=len(error), sizes=len(size))
+    variance = (size**2 * error**2).sum() / size.sum()
+    mean = (size * value).sum() / size.sum()
+    q = float((size * (value - mean) ** 2).sum() / variance)
+    return Heterogeneity(q, len(value) - 1, float(chdtrc(len(value) - 1, q)))

@@ -16,7 +16,8 @@ from asmil.tables.arrays import Floats
 
 SMALLEST = 1e-7
 """Probabilities are kept this far from 0 and 1, where their logit is infinite."""
-STEPS, LARGEST_STEP, CLOSE = 100, 1.0, 1e-8
+STEPS, LARGEST_STEP, CLOSE, FOUND = 100, 1.0, 1e-8, 1e-4
+"""Of Newton's method: its steps, their largest size, and the size of the last at which it ends and is believed."""
 LARGEST = 30.0
 """Larger coefficients mean that the outcomes are separated, so that no maximum exists."""
 KNOTS = (0.1, 0.5, 0.9)
@@ -46,8 +47,8 @@ def logistic_fits(design: Floats, outcome: Floats, weights: Floats, offset: Floa
         fitted = np.clip(fitted + step, -2 * LARGEST, 2 * LARGEST)
         if np.abs(step).max() < CLOSE:
             break
-    undefined = (np.abs(step) > 1e-4).any(axis=1) | (np.abs(fitted) > LARGEST).any(axis=1)
-    return np.where(undefined[:, None], np.nan, fitted)
+    found = (np.abs(step).max(axis=1) <= FOUND) & (np.abs(fitted).max(axis=1) <= LARGEST)
+    return np.where(np.asarray(found)[:, None], fitted, np.nan)
 
 
 def calibration_intercepts(outcome: Floats, probabilities: Floats, weights: Floats) -> Floats:

@@ -147,8 +147,8 @@ def _in_words(verdict: NonInferiority, validated: ValidatedPredictions) -> str:
         )
     return (
         f"{shown}: the 95 % interval of the difference in {title} "
-        f"({format_signed_interval(verdict.difference.interval)}) {'excludes' if verdict.shown else 'includes'} a loss "
-        f"of {verdict.margin:g}, the margin. {planned}"
+        f"({format_signed_interval(verdict.difference.interval)}) {'excludes' if verdict.shown else 'does not exclude'} "
+        f"a loss of {verdict.margin:g}, the margin. {planned}"
     )
 
 
@@ -171,9 +171,22 @@ def _curves(validated: ValidatedPredictions) -> list[Block]:
 
 def _warnings(validated: ValidatedPredictions) -> list[str]:
     task = validated.run.format
-    warnings = list(few_per_class(task, validated.truth, validated.patients["patient"].tolist()))
+    warnings = _worse(validated)
+    warnings += few_per_class(task, validated.truth, validated.patients["patient"].tolist())
     if validated.request.margin is not None and non_inferiority(validated) is None:
         warnings.append("Non-inferiority was not tested: the run has no internal estimate of this metric.")
     if validated.run.kind == "survival":
         warnings += validated.survival.warnings
     return warnings
+
+
+def _worse(validated: ValidatedPredictions) -> list[str]:
+    """A sentence if the main metric is clearly worse than the internal estimate."""
+    metric, internal = validated.main_metric, validated.internal
+    if internal is None or metric.name not in internal.metrics:
+        return []
+    difference = _difference(validated.measured.metrics[metric.name], internal.metrics[metric.name])
+    if not difference.interval.excludes_zero or (difference.value > 0) == metric.larger_is_better:
+        return []
+    change = f"{format_signed(difference.value)}, {format_signed_interval(difference.interval)}"
+    return [f"{validated.title_of(metric)} is worse on new patients than the internal estimate ({change})."]

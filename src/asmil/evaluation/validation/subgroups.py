@@ -30,6 +30,7 @@ LONGEST_NAME = 28
 class Subgroup:
     """One group of patients.
 
+    information: the size on which the precision of the metric depends; see `heterogeneity`
     metric: the main metric; None if the group is too small, for the `reason`
     shares: for two classes: sensitivity and specificity at the threshold
     """
@@ -38,6 +39,7 @@ class Subgroup:
     name: str
     patients: int
     positives: int
+    information: float
     metric: Estimate | None
     shares: tuple[Estimate, ...] = ()
     reason: str = ""
@@ -115,7 +117,8 @@ def _subgroup(validated: ValidatedPredictions, variable: str, name: str, inside:
     elif min(counts) < FEWEST_PER_CLASS:
         reason = f"fewer than {FEWEST_PER_CLASS} {'events' if run.kind == 'survival' else 'patients of a class'}"
     metric = None if reason else _metric(validated, inside)
-    return Subgroup(variable, name, n, positives, metric, shares, reason)
+    information = counts[0] * counts[1] / n if len(counts) == 2 else n if run.kind != "survival" else counts[0]
+    return Subgroup(variable, name, n, positives, information, metric, shares, reason)
 
 
 def _metric(validated: ValidatedPredictions, inside: Booleans) -> Estimate:
@@ -137,12 +140,13 @@ def _interactions(groups: dict[str, list[Subgroup]]) -> list[Interaction]:
     """One test per variable, over its groups that are large enough and known."""
     tests: list[Interaction] = []
     for variable, of_variable in groups.items():
-        known = [group.metric for group in of_variable if group.name != UNKNOWN and group.metric is not None]
-        usable = [metric for metric in known if metric.interval.is_defined and standard_error(metric.interval) > 0]
+        known = [(group, group.metric) for group in of_variable if group.name != UNKNOWN and group.metric is not None]
+        usable = [(group, metric) for group, metric in known if metric.interval.is_defined]
         test = None
         if len(usable) > 1:
-            errors = [standard_error(metric.interval) for metric in usable]
-            test = heterogeneity([metric.value for metric in usable], errors)
+            errors = [standard_error(metric.interval) for _, metric in usable]
+            sizes = [group.information for group, _ in usable]
+            test = heterogeneity([metric.value for _, metric in usable], errors, sizes)
         tests.append(Interaction(variable, test, len(usable)))
     tested = [each.test.p for each in tests if each.test is not None]
     adjusted = iter(holm(tested).tolist() if tested else [])
