@@ -90,6 +90,7 @@ def validate(
     _refuse_other_features(path, predictions)
     overlap = replace(overlap, by_features=_seen_by_features(predictions))
     _refuse_overlap(path, run, overlap, len(labeled), allow_overlap)
+    warn(*predictions.warnings())
     rows, groups, without = _tables(run, predictions, variables)
     failures = (*problems, *predictions.failures, *without)
     validated = ValidatedPredictions(run, path, rows, groups, predictions.predicted, request, overlap, failures)
@@ -185,7 +186,6 @@ def _refuse_other_features(path: Path, predictions: Predictions) -> None:
             f"encoder than those of the training ({other[0].slide}: {other[0].other_features}); extract them like the "
             "training slides"
         )
-    warn(*(sentence for sentence in predictions.warnings() if other and "encoder" in sentence))
 
 
 def _tables(

@@ -8,9 +8,13 @@ import pandas as pd
 import pytest
 
 import asmil
-from asmil import AsmilError
+from asmil import AsmilError, AsmilWarning
 from asmil.cohort.features import Provenance, write_features
-from asmil.evaluation import delong
+from asmil.evaluation import ValidatedPredictions, delong, validate_predictions
+from asmil.evaluation.validation import ValidationRequest
+from asmil.evaluation.validation.grouping import parse_variables
+from asmil.runs.run import Run
+from fake_run_folder import write_run
 from small_task_cohorts import WIDTH, write_cohort
 
 SHORT = {"training.epochs": 2, "record.attention": "none", "training.device": "cpu"}
@@ -101,7 +105,8 @@ def test_patients_of_the_training_are_refused(trained, model, tmp_path, undrawn_
         asmil.validate(trained / model, tmp_path / "copied.csv", **QUICK)
     if model == "bundle":
         return
-    allowed = asmil.validate(trained / model, tmp_path / "copied.csv", allow_overlap=True, **QUICK)
+    with pytest.warns(AsmilWarning, match="new-s00"):
+        allowed = asmil.validate(trained / model, tmp_path / "copied.csv", allow_overlap=True, **QUICK)
     assert allowed.to_dict()["overlap"]["by_features"] == ["new-s00"]
     assert any("new-s00" in warning for warning in allowed.document.warnings)
 
@@ -132,6 +137,19 @@ def test_a_slide_that_cannot_be_read_is_listed(trained, tmp_path, asmil_here):
     content = json.loads((tmp_path / "v" / "validation.json").read_text())
     assert content["cohort"]["patients"] == 48
     assert len(content["cohort"]["not_predicted"]) == 1
+
+
+def test_three_classes_have_one_curve_each(tmp_path, undrawn_figures):
+    rows = write_run(tmp_path, ("a", "b", "c"), seeds=1, slides=120)
+    groups = pd.DataFrame({"patient": rows["patient"], "site": np.where(rows.index < 60, "north", "south")})
+    request = ValidationRequest(parse_variables("site"), margin=0.1, resamples=30)
+    validated = ValidatedPredictions(Run(tmp_path), tmp_path / "new.csv", rows, groups, [], request)
+    content = validate_predictions(validated).to_dict()
+    assert set(content["calibration"]) == set(content["decision_curve"]["curves"]) == {"a", "b", "c"}
+    assert np.sum(content["threshold"]["confusion"]) == content["cohort"]["patients"] == 60
+    metrics = content["performance"]["metrics"]
+    assert all(metric["value"] == metric["internal"]["value"] for metric in metrics.values())
+    assert content["performance"]["non_inferiority"]["difference"]["value"] == 0
 
 
 @pytest.mark.heavy

@@ -80,7 +80,7 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
         blocks += [
             SideBySide(figures),
             "Line: logistic regression of the outcome on a spline of the logit, with a 95 % bootstrap band. Dots: "
-            f"groups of patients with similar predictions, with exact 95 % intervals. {BARS}",
+            "groups of patients with similar predictions, with exact 95 % intervals. Bars: patients by prediction.",
         ]
     warnings = []
     if few:
@@ -90,9 +90,6 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
     return Part(
         "calibration", Section("Calibration", blocks), content, sentences[0] * (len(sentences) == 1), tuple(warnings)
     )
-
-
-BARS = "Bars: number of patients by prediction."
 
 
 def class_numbers(validated: ValidatedPredictions, outcome: Floats, probabilities: Floats) -> dict[str, Estimate]:

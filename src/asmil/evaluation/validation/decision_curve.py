@@ -77,26 +77,20 @@ def decision_curve(validated: ValidatedPredictions) -> Part | None:
 
 
 def _curves(validated: ValidatedPredictions) -> dict[str, DecisionCurve]:
-    run = validated.run
-    if run.kind == "classification":
-        return {
-            run.classes[k]: _with_band(
-                validated,
-                lambda weights, p, k=k: net_benefit((validated.truth == k).astype(np.float64), p, THRESHOLDS, weights),  # type: ignore[misc]
-                validated.predictions[:, k],
-            )
-            for k in validated.classes_shown
-        }
-    if run.kind != "survival":
-        return {}
-    time, event = validated.truth.T
+    run, truth = validated.run, validated.truth
     curves = {}
-    for t, survival in validated.survival_at.items():
+    for k in validated.classes_shown if run.kind == "classification" else ():
 
-        def measure(weights: Floats, p: Floats, t: float = t) -> Floats:
-            return survival_net_benefit(time, event, p, t, THRESHOLDS, weights)
+        def of_class(weights: Floats, p: Floats, k: int = k) -> Floats:
+            return net_benefit((truth == k).astype(np.float64), p, THRESHOLDS, weights)
 
-        curves[f"event by {t:.3g} {run.time_unit}"] = _with_band(validated, measure, 1 - survival)
+        curves[run.classes[k]] = _with_band(validated, of_class, validated.predictions[:, k])
+    for t, survival in validated.survival_at.items() if run.kind == "survival" else ():
+
+        def by_time(weights: Floats, p: Floats, t: float = t) -> Floats:
+            return survival_net_benefit(truth[:, 0], truth[:, 1], p, t, THRESHOLDS, weights)
+
+        curves[f"event by {t:.3g} {run.time_unit}"] = _with_band(validated, by_time, 1 - survival)
     return curves
 
 
@@ -111,13 +105,9 @@ def _with_band(
 
     plain = {name: values[0] for name, values in under(np.ones((1, validated.n_patients))).items()}
     drawn = under_draws(under, validated.draws[:DRAWS], validated.n_patients)
-    bands = [_band(drawn[name]) for name in ("model", "better")]
+    # a limit is nan where a resample is undefined
+    bands = [np.percentile(drawn[name], [2.5, 97.5], axis=0) for name in ("model", "better")]
     return DecisionCurve(plain["model"], *bands[0], plain["all"], plain["better"], *bands[1])
-
-
-def _band(samples: Floats) -> Floats:
-    """2 x T limits of R x T samples; nan where a sample is undefined."""
-    return np.asarray(np.percentile(samples, [2.5, 97.5], axis=0))
 
 
 def _in_words(name: str, curve: DecisionCurve) -> str:

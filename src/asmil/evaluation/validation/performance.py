@@ -145,10 +145,11 @@ def _in_words(verdict: NonInferiority, validated: ValidatedPredictions) -> str:
             f"A study with a chance of 80 % to show it, if the model is as good as before, needs about "
             f"{verdict.needed} patients like these ({validated.n_patients} were validated)."
         )
+    interval = format_signed_interval(verdict.difference.interval)
+    excludes = "excludes" if verdict.shown else "does not exclude"
     return (
-        f"{shown}: the 95 % interval of the difference in {title} "
-        f"({format_signed_interval(verdict.difference.interval)}) {'excludes' if verdict.shown else 'does not exclude'} "
-        f"a loss of {verdict.margin:g}, the margin. {planned}"
+        f"{shown}: the 95 % interval of the difference in {title} ({interval}) {excludes} a loss of "
+        f"{verdict.margin:g}, the margin. {planned}"
     )
 
 

@@ -88,7 +88,7 @@ class Validation(Displayed):
                 "preset": run.settings.preset,
                 "task": run.kind,
                 "classes": list(run.classes),
-                "models": len(run.trained),
+                "models": validated.n_models,
             },
             "cohort": {
                 "manifest": str(validated.cohort),
@@ -157,7 +157,7 @@ def _about(validated: ValidatedPredictions) -> str:
     run = validated.run
     counted = ", ".join(f"{name} {count}" for name, count in outcomes(validated).items())
     slides = sum(len(unit.slides) for unit, _ in validated.predicted)
-    models = format_count(len(run.trained), "model")
+    models = format_count(validated.n_models, "model")
     new = "No patient or slide of the training is among them."
     if not validated.overlap.known:
         new = "Whether they are new is unknown."

@@ -32,13 +32,14 @@ class Subgroup:
 
     information: the size on which the precision of the metric depends; see `heterogeneity`
     metric: the main metric; None if the group is too small, for the `reason`
+    positives: patients of the positive class of two, or with the event
     shares: for two classes: sensitivity and specificity at the threshold
     """
 
     variable: str
     name: str
     patients: int
-    positives: int
+    positives: int | None
     information: float
     metric: Estimate | None
     shares: tuple[Estimate, ...] = ()
@@ -106,7 +107,7 @@ def _subgroup(validated: ValidatedPredictions, variable: str, name: str, inside:
         counts = [int((truth[:, 1] > 0).sum())]
     elif run.kind == "classification":
         counts = np.bincount(truth, minlength=len(run.classes)).tolist()
-    positives = counts[validated.positive if len(counts) == 2 else 0] if run.kind != "regression" else n
+    positives = counts[validated.positive] if len(counts) == 2 else counts[0] if run.kind == "survival" else None
     shares: tuple[Estimate, ...] = ()
     if run.format.has_threshold:
         right = decided_classes(validated)[inside] == truth

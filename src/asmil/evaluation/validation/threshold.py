@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Block, Cell, Estimate, Row, Section, Table, estimate_cell
@@ -20,7 +21,7 @@ OF_SHARES = {
 """The names of shares in `evaluation.json`."""
 
 
-def decided_classes(validated: ValidatedPredictions) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def decided_classes(validated: ValidatedPredictions) -> npt.NDArray[np.intp]:
     """The predicted class of every patient: at the run's threshold, or the most probable one."""
     point = validated.run.operating_point
     if point is None:
@@ -104,7 +105,7 @@ def proportion(right: Booleans, among: Booleans) -> Estimate:
     return Estimate(count / n if n else float("nan"), proportion_interval(count, n), n=n, how="exact")
 
 
-def _sentence(validated: ValidatedPredictions, confusion: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> str:
+def _sentence(validated: ValidatedPredictions, confusion: npt.NDArray[np.int64]) -> str:
     classes, positive = validated.run.classes, validated.positive
     if len(classes) > 2:
         return f"{int(confusion.trace())} of {int(confusion.sum())} patients are predicted correctly."

@@ -25,6 +25,7 @@ from asmil.reporting.formats import format_count
 from asmil.runs.bundle import read_bundle_file
 from asmil.runs.prediction import SlidePrediction
 from asmil.runs.run import Run
+from asmil.runs.trained_models import finished_trainings
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Metric, Truth
 from asmil.tasks.intervals import draw_patients, estimate, under_draws
@@ -127,6 +128,11 @@ class ValidatedPredictions:
     @property
     def n_patients(self) -> int:
         return len(self.patients)
+
+    @property
+    def n_models(self) -> int:
+        """How many models were averaged."""
+        return len(finished_trainings(self.run.layout))
 
     @cached_property
     def truth(self) -> Truth:
