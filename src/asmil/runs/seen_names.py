@@ -32,12 +32,13 @@ def keys_of(slide: str, patient: str) -> dict[str, str]:
 
 def hashed_names(patients: Mapping[str, str], salt: Hashes) -> Hashes:
     """The hashes of slides and their patients, ascending; salt: the hashes of tiles in the same bundle."""
-    return np.unique([_hash(key, salt) for slide, patient in patients.items() for key in keys_of(slide, patient)])
+    keys = {key for slide, patient in patients.items() for key in keys_of(slide, patient)}
+    return np.array(sorted(_hash(key, salt) for key in keys), dtype=np.uint64)
 
 
-def _hash(key: str, salt: Hashes) -> np.uint64:
+def _hash(key: str, salt: Hashes) -> int:
     digest = pbkdf2_hmac("sha256", key.encode(), sha256(salt.tobytes()).digest(), ROUNDS, dklen=8)
-    return np.frombuffer(digest, dtype="<u8")[0].astype(np.uint64)
+    return int.from_bytes(digest, "little")
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ class SeenNames:
     def recognize(self, slides: Iterable[Slide]) -> dict[str, str]:
         """By which name each slide that the training had is recognized."""
         known: dict[str, bool] = {}
-        found = {}
+        found: dict[str, str] = {}
         for slide in slides:
             # slides named after their patients have one name twice
             for key, name in keys_of(slide.slide, slide.patient).items():
                 if key not in known:
-                    known[key] = (key if self.salt is None else int(_hash(key, self.salt))) in self.keys
+                    known[key] = (key if self.salt is None else _hash(key, self.salt)) in self.keys
                 if known[key]:
                     found.setdefault(slide.slide, name)
         return found
