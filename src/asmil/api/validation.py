@@ -205,7 +205,7 @@ def _tables(
             continue
         key = {"slide": unit.name, "patient": unit.patient, "fold": 0, "seed": 0, "role": "test"}
         rows.append({**key, **truth, **result.values})
-        groups.append({"patient": unit.patient} | {each.name: _value(unit, each.name) for each in variables})
+        groups.append({"patient": unit.patient, **{each.name: _value(unit, each.name) for each in variables}})
     if not rows:
         raise AsmilError("no slide has a known outcome; give a manifest of the new patients with their outcomes")
     return pd.DataFrame(rows), pd.DataFrame(groups), without

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asmil.evaluation.statistics.net_benefit import net_benefit, survival_net_benefit
+from asmil.evaluation.statistics.decisions import net_benefit, survival_net_benefit
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Block, Estimate, Figure, Interval, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell
@@ -53,8 +53,8 @@ def decision_curve(validated: ValidatedPredictions) -> Part | None:
     for name, curve in curves.items():
         for threshold in SHOWN:
             model, everyone, gain = curve.at(threshold)
-            cells = [estimate_cell(model), format_number(everyone), estimate_cell(gain)]
-            rows.append([name, format_share(threshold), *cells])
+            shown = format_share(threshold), estimate_cell(model), format_number(everyone), estimate_cell(gain)
+            rows.append([name, *shown])
     figures = [Figure(_draw(name, curve), f"Decision curve: {name}") for name, curve in curves.items()]
     caption = (
         "Net benefit: true positives minus weighted false positives, per patient. The threshold probability is the "
@@ -106,8 +106,10 @@ def _with_band(
     plain = {name: values[0] for name, values in under(np.ones((1, validated.n_patients))).items()}
     drawn = under_draws(under, validated.draws[:DRAWS], validated.n_patients)
     # a limit is nan where a resample is undefined
-    bands = [np.percentile(drawn[name], [2.5, 97.5], axis=0) for name in ("model", "better")]
-    return DecisionCurve(plain["model"], *bands[0], plain["all"], plain["better"], *bands[1])
+    (low, high), (better_low, better_high) = (
+        np.percentile(drawn[name], [2.5, 97.5], axis=0) for name in ("model", "better")
+    )
+    return DecisionCurve(plain["model"], low, high, plain["all"], plain["better"], better_low, better_high)
 
 
 def _in_words(name: str, curve: DecisionCurve) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy.special import ndtri
 
 from asmil.evaluation.curves import KINDS, run_curves
@@ -160,11 +161,8 @@ def _curves(validated: ValidatedPredictions) -> list[Block]:
         return []
     names = {validated.run.name: validated.predictions[None]}
     present, known = task.memberships(validated.truth), task.known(validated.truth)
-    labels = validated.classes_shown
-    figures = [
-        Figure(run_curves(kind, present, known, names, validated.draws[:BAND_DRAWS], labels), kind.title)
-        for kind in KINDS
-    ]
+    labels, weights = validated.classes_shown, validated.draws[:BAND_DRAWS].astype(np.float64)
+    figures = [Figure(run_curves(kind, present, known, names, weights, labels), kind.title) for kind in KINDS]
     mean = f" Each curve is the mean over the {task.part_name} curves." * (len(labels) > 1)
     caption = f"New patients. Bands: 95 % of bootstrap resamples of patients.{mean}"
     return [SideBySide(figures), caption] if any(figure.content for figure in figures) else []

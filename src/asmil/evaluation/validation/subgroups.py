@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asmil.evaluation.statistics import holm
-from asmil.evaluation.statistics.heterogeneity import Heterogeneity, heterogeneity
+from asmil.evaluation.statistics.group_differences import Heterogeneity, heterogeneity
 from asmil.evaluation.validation.grouping import Variable
 from asmil.evaluation.validation.performance import standard_error
 from asmil.evaluation.validation.threshold import decided_classes, proportion

@@ -26,7 +26,7 @@ from asmil.runs.bundle import read_bundle_file
 from asmil.runs.prediction import SlidePrediction
 from asmil.runs.run import Run
 from asmil.runs.trained_models import finished_trainings
-from asmil.tables.arrays import Floats
+from asmil.tables.arrays import Floats, Integers
 from asmil.tasks.base import Metric, Truth
 from asmil.tasks.intervals import draw_patients, estimate, under_draws
 
@@ -146,9 +146,11 @@ class ValidatedPredictions:
 
     def group_of(self, variable: Variable) -> list[str | None]:
         """The group of every patient; None if it is unknown, or if the slides of a patient differ."""
-        by_patient = self.groups.groupby("patient")[variable.name].agg(lambda cells: set(cells))
-        found = [by_patient[patient] for patient in self.patients["patient"]]
-        return [variable.group(next(iter(cells))) if len(cells) == 1 else None for cells in found]
+        cells: dict[str, set[str | None]] = {}
+        for patient, cell in zip(self.groups["patient"], self.groups[variable.name], strict=True):
+            cells.setdefault(patient, set()).add(cell)
+        found = [cells[patient] for patient in self.patients["patient"]]
+        return [variable.group(*values) if len(values) == 1 else None for values in found]
 
     @property
     def asked(self) -> Request:
@@ -223,9 +225,9 @@ class ValidatedPredictions:
         return POSITIVE if point is None else self.run.classes.index(point.positive)
 
     @cached_property
-    def draws(self) -> Floats:
+    def draws(self) -> Integers:
         """R x n counts of patients in bootstrap resamples."""
-        return draw_patients(self.n_patients, self.request.resamples, self.request.seed).astype(np.float64)
+        return draw_patients(self.n_patients, self.request.resamples, self.request.seed)
 
     def estimated(self, measure: Callable[[Floats], Mapping[str, Floats]]) -> dict[str, Estimate]:
         """Numbers with their bootstrap intervals; measure: from R x n weights of patients to R values by name."""
