@@ -59,7 +59,7 @@ def validate(
 
     Slides that cannot be predicted are in `validated.failures` of the result.
     """
-    from asmil.api.labeled_predictions import labels_unknown_to
+    from asmil.api.labeled_predictions import labels_unknown_to, other_encoder_warnings
     from asmil.api.new_slides import PredictionRequest
     from asmil.cohort.problems import listed
     from asmil.cohort.units import units_of
@@ -90,7 +90,7 @@ def validate(
     _refuse_other_features(path, predictions)
     overlap = replace(overlap, by_features=_seen_by_features(predictions))
     _refuse_overlap(path, run, overlap, len(labeled), allow_overlap)
-    warn(*predictions.warnings())
+    warn(*other_encoder_warnings([result for _, result in predictions.predicted]))
     rows, groups, without = _tables(run, predictions, variables)
     failures = (*problems, *predictions.failures, *without)
     validated = ValidatedPredictions(run, path, rows, groups, predictions.predicted, request, overlap, failures)

@@ -49,7 +49,10 @@ class Validation(Displayed):
         """The result in a few sentences."""
         counts_first = sorted(self.parts, key=lambda part: part.key != "threshold")
         said = " ".join(part.sentence for part in counts_first if part.sentence)
-        return f"{self.validated.run.name} on {format_count(self.validated.n_patients, 'new patient')}: {said}"
+        patients = format_count(
+            self.validated.n_patients, "patient" if self.validated.overlap.slides else "new patient"
+        )
+        return f"{self.validated.run.name} on {patients}: {said}"
 
     @property
     def warnings(self) -> list[str]:
