@@ -54,6 +54,7 @@ SESSION = (
     "predict runs/abmil lab/features --out predicted.csv",
     "heatmap runs/abmil --out maps --workers 1 --slide slide-0000",
     "faithfulness runs/abmil --slides 2",
+    "validate runs/abmil lab/cohort.csv --allow-overlap --resamples 50 --out validated",
     "export runs/abmil --out bundle",
     "checklist runs/abmil",
     "index runs",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ import torch
 from asmil import AsmilError, evaluate
 from asmil.cohort.feature_structure import LEAST_SCORE, compare_features, fit_structure
 from asmil.cohort.features import FeatureSource, read_bag
+from asmil.cohort.manifest import Slide
 from asmil.cohort.tile_hashes import sketch_of, tile_hashes
+from asmil.runs.seen_names import SeenNames
 from asmil.runs.training_slides import FILE, TrainingSlides, read_training_slides
 from shared_data import SHARED_DATA, shared_file
 from small_task_cohorts import write_cohort
@@ -188,7 +191,14 @@ def test_what_is_stored_comes_back(tmp_path):
     assert [found.recognize(sketch_of(draw.permutation(values))) for values in hashes.values()] == ["a", "b", "c"]
     assert found.recognize(sketch_of(hashes["a"]), among=["b"]) is None
     assert found.recognize(sketch_of(draw.integers(0, 2**63, 400).astype(np.uint64))) is None
-    bundled = stored.for_bundle()
+    bundled = stored.for_bundle({"a": "p", "TCGA-AA-0001-01": "q"})
+    (tmp_path / "bundle").mkdir()
+    bundled.save(tmp_path / "bundle")
+    bundled = read_training_slides(tmp_path / "bundle")
+    names = SeenNames(frozenset(bundled.names.tolist()), bundled.hashes)
+    new = [("A", "x"), ("b", "p"), ("tcga-aa-0001-02", "y"), ("b", "q2"), ("TCGA-AA-0002-01", "z")]
+    new = [Slide(slide, patient, None, FeatureSource(Path())) for slide, patient in new]
+    assert [names.recognize([slide]) != {} for slide in new] == [True, True, True, False, False]
     assert [bundled.recognize(sketch_of(values)) for values in hashes.values()] == ["", "", ""]
     assert bundled.recognize(sketch_of(np.append(hashes["c"], np.arange(50, dtype=np.uint64)))) is None
 

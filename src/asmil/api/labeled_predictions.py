@@ -135,11 +135,16 @@ def prediction_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
             f"{len(seen)} of {len(predictions)} were used in training or validation by this run ({listed(seen)}), so "
             "their predictions are better than those of new slides; the column used_in_training marks them"
         )
+    return [*sentences, *other_encoder_warnings(predictions)]
+
+
+def other_encoder_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
+    """A sentence if some features are probably of another encoder."""
     other = [each for each in predictions if each.other_features]
-    if other:
-        sentences.append(
-            f"the features of {len(other)} of {len(predictions)} differ from those of the training "
-            f"({listed([each.slide for each in other])}; {other[0].other_features}): they are probably of another "
-            "encoder, and their predictions mean nothing; extract them like the training slides"
-        )
-    return sentences
+    if not other:
+        return []
+    return [
+        f"the features of {len(other)} of {len(predictions)} differ from those of the training "
+        f"({listed([each.slide for each in other])}; {other[0].other_features}): they are probably of another "
+        "encoder, and their predictions mean nothing; extract them like the training slides"
+    ]

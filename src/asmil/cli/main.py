@@ -38,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": ("doctor", "init", "check", "plan", "auto", "train", "evaluate", "predict"),
+    "Start here": ("doctor", "init", "check", "plan", "auto", "train", "evaluate", "predict", "validate"),
     "From slides to features": ("tissue", "extract", "encode_slides", "pack", "encoders"),
     "From other tools": ("import_manifest",),
     "Results in depth": ("index", "view", "heatmap", "faithfulness", "compare", "localize", "stability", "affine"),

@@ -56,8 +56,9 @@ def write_bundle(
     """Write the trained models of a run, its settings and a model card to a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
-    paths of the manifest and of initial weights. Hashes of some training tiles are included, in one list for all
-    slides, so that predictions of training slides are recognized; see `TrainingSlides`.
+    paths of the manifest and of initial weights. Hashes of some training tiles and of the names of slides and patients
+    are included, each in one list for all slides, so that training slides and patients are recognized; see
+    `TrainingSlides`.
 
     method: the run's method, if it is your own code
     evaluation: its metrics are stored, if the run has no test slides; limit: a sentence on what they do not say
@@ -96,7 +97,7 @@ def _write(folder: Path, run: Run, evaluation: RunEvaluation, limit: str) -> Non
         _copy(source.parent / CHOICE_FILE, target.parent / CHOICE_FILE)
     _copy(run.path / OPERATING_POINT_FILE, folder / OPERATING_POINT_FILE)
     if run.training_slides is not None:
-        run.training_slides.for_bundle().save(folder)
+        run.training_slides.for_bundle(run.patients_seen).save(folder)
     write_text(folder / CARD_FILE, model_card(run, evaluation, limit))
     alarms = tuple(BundleAlarm(**asdict(alarm)) for alarm in evaluation.raised)
     seal_bundle(folder, _metrics(evaluation), evaluation.sizes, alarms)

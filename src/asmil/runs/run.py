@@ -29,9 +29,10 @@ from asmil.runs.layout import RunLayout
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.runs.operating_point import OperatingPoint, read_operating_point
 from asmil.runs.predictions import read_predictions, refuse_invalid
+from asmil.runs.seen_names import SeenNames, keys_of
 from asmil.runs.stored_settings import StoredSettings
 from asmil.runs.trained_models import TrainedModel, load_trained_models
-from asmil.runs.training_slides import TrainingSlides, read_training_slides
+from asmil.runs.training_slides import TrainingSlides, patients_seen, read_training_slides
 from asmil.settings.documents import validated
 from asmil.tables.time_units import unit_in_words
 from asmil.tasks.base import PredictionFormat, TaskKind
@@ -259,6 +260,21 @@ class Run:
     def training_slides(self) -> TrainingSlides | None:
         """What the run keeps of its training slides; None for runs of earlier versions."""
         return read_training_slides(self.path)
+
+    @cached_property
+    def patients_seen(self) -> dict[str, str]:
+        """The patient of each training and validation slide, by slide; empty for a bundle."""
+        return {} if self.splits is None else patients_seen(self.splits)
+
+    @cached_property
+    def seen_names(self) -> SeenNames | None:
+        """Recognizes slides and patients of the training by name; None for bundles of earlier versions."""
+        if not self.is_bundle:
+            return SeenNames(frozenset(key for pair in self.patients_seen.items() for key in keys_of(*pair)))
+        kept = self.training_slides
+        if kept is None or kept.names is None:
+            return None
+        return SeenNames(frozenset(kept.names.tolist()), kept.hashes)
 
 
 def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:

@@ -3,7 +3,7 @@
 With them `predict` and `--init` recognize slides that the models were trained on, also under another name, and
 features of another encoder. In a run the hashes are kept by slide. A bundle has a few of them in one sorted list,
 without names, patients or order: features and images cannot be computed from hashes, and only someone with the
-features of a slide can check whether it is among them.
+features of a slide can check whether it is among them. It also has hashes of the names; see `seen_names`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from asmil.cohort.splits import Splits
 from asmil.cohort.tile_hashes import FEWEST_SHARED, Hashes, TileSketch, are_one_slide, tile_sketch, without_background
 from asmil.errors import AsmilError
 from asmil.runs.checkpoint import load_checkpoint, save_checkpoint
+from asmil.runs.seen_names import hashed_names
 
 FILE = "training_slides.safetensors"
 """In the run folder and in a bundle."""
@@ -39,11 +40,13 @@ class TrainingSlides:
     sketches: by slide; empty in a bundle
     hashes: of some tiles of all slides together, ascending; only in a bundle
     structure: None if there were too few slides to fit one
+    names: hashes of the names of slides and patients, ascending; only in a bundle
     """
 
     sketches: Mapping[str, TileSketch] = field(default_factory=dict)
     hashes: Hashes | None = None
     structure: FeatureStructure | None = None
+    names: Hashes | None = None
 
     def recognize(self, sketch: TileSketch, among: Iterable[str] | None = None) -> str | None:
         """The name of the training slide with these tiles ("" in a bundle); None if there is no such slide.
@@ -68,11 +71,11 @@ class TrainingSlides:
                 holders.setdefault(value, []).append(name)
         return holders
 
-    def for_bundle(self) -> TrainingSlides:
-        """The same without the names of slides."""
+    def for_bundle(self, patients: Mapping[str, str]) -> TrainingSlides:
+        """The same with hashes instead of names; patients: of the training and validation slides."""
         parts = [sketch.hashes[:BUNDLED] for sketch in self.sketches.values()]
         hashes = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.uint64)
-        return TrainingSlides(hashes=hashes, structure=self.structure)
+        return TrainingSlides(hashes=hashes, structure=self.structure, names=hashed_names(patients, hashes))
 
     def save(self, folder: Path) -> None:
         """Write the file into a run folder or bundle."""
@@ -82,6 +85,8 @@ class TrainingSlides:
             state |= {"rms": self.structure.rms, "reference": self.structure.reference}
         if self.hashes is not None:
             tensors["hashes"] = _signed(self.hashes)
+            if self.names is not None:
+                tensors["names"] = _signed(self.names)
         else:
             sketches = list(self.sketches.values())
             empty = [np.zeros(0, np.uint64)]
@@ -94,16 +99,17 @@ class TrainingSlides:
 
 def describe_training_slides(slides: Sequence[Slide], splits: Splits) -> TrainingSlides:
     """What a run keeps of the slides that have the role train or val in one of its folds."""
-    names = slides_seen(splits)
-    seen = [slide for slide in slides if slide.slide in names]
+    patients = patients_seen(splits)
+    seen = [slide for slide in slides if slide.slide in patients]
     sketches = without_background([tile_sketch(slide.source) for slide in seen], [slide.patient for slide in seen])
     structure = fit_structure(sampled_tiles(seen))
     return TrainingSlides(dict(zip((slide.slide for slide in seen), sketches, strict=True)), None, structure)
 
 
-def slides_seen(splits: Splits) -> set[str]:
-    """The training and validation slides of all folds."""
-    return set(splits.table.loc[splits.table["role"].isin(ROLES_SEEN), "slide"].astype(str))
+def patients_seen(splits: Splits) -> dict[str, str]:
+    """The patient of each training and validation slide of all folds, by slide."""
+    seen = splits.table[splits.table["role"].isin(ROLES_SEEN)]
+    return dict(zip(seen["slide"].astype(str), seen["patient"].astype(str), strict=True))
 
 
 def read_training_slides(folder: Path) -> TrainingSlides | None:
@@ -119,7 +125,8 @@ def read_training_slides(folder: Path) -> TrainingSlides | None:
             structure = FeatureStructure(directions, float(state["rms"]), float(state["reference"]))
         hashes = tensors["hashes"].numpy().view(np.uint64)
         if "slides" not in state:
-            return TrainingSlides({}, hashes, structure)
+            names = tensors["names"].numpy().view(np.uint64) if "names" in tensors else None
+            return TrainingSlides({}, hashes, structure, names)
         ends = np.cumsum(tensors["counts"].numpy())[:-1]
         parts = np.split(hashes, ends) if len(tensors["counts"]) else []
         sketches = [

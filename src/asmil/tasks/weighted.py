@@ -102,14 +102,19 @@ def label_f1(present: Booleans, called: Booleans, weights: Floats) -> Floats:
     return _ratio(2 * both, weights @ called.astype(np.float64) + weights @ present.astype(np.float64))
 
 
+def weighted_mean(values: Floats, weights: Floats) -> Floats:
+    """R means of n values; nan without weight."""
+    return np.asarray(weights @ values / _positive_or_nan(weights.sum(axis=1)))
+
+
 def absolute_error(target: Floats, value: Floats, weights: Floats) -> Floats:
     """R means of |target - value|; nan without weight."""
-    return np.asarray(weights @ np.abs(target - value) / _positive_or_nan(weights.sum(axis=1)))
+    return weighted_mean(np.abs(target - value), weights)
 
 
 def root_mean_squared_error(target: Floats, value: Floats, weights: Floats) -> Floats:
     """R roots of the mean of (target - value)^2; nan without weight."""
-    return np.asarray(np.sqrt(weights @ (target - value) ** 2 / _positive_or_nan(weights.sum(axis=1))))
+    return np.asarray(np.sqrt(weighted_mean((target - value) ** 2, weights)))
 
 
 def r_squared(target: Floats, value: Floats, weights: Floats) -> Floats:

@@ -1,7 +1,14 @@
 from asmil.evaluation.statistics.auc_comparison import DeLong as DeLong
 from asmil.evaluation.statistics.auc_comparison import delong as delong
+from asmil.evaluation.statistics.decisions import net_benefit as net_benefit
+from asmil.evaluation.statistics.decisions import survival_net_benefit as survival_net_benefit
 from asmil.evaluation.statistics.f1_permutation import PermutationTest as PermutationTest
 from asmil.evaluation.statistics.f1_permutation import permutation_f1 as permutation_f1
+from asmil.evaluation.statistics.group_differences import Heterogeneity as Heterogeneity
+from asmil.evaluation.statistics.group_differences import heterogeneity as heterogeneity
+from asmil.evaluation.statistics.logistic import calibration_curves as calibration_curves
+from asmil.evaluation.statistics.logistic import calibration_intercepts as calibration_intercepts
+from asmil.evaluation.statistics.logistic import calibration_slopes as calibration_slopes
 from asmil.evaluation.statistics.p_values import CombinationRule as CombinationRule
 from asmil.evaluation.statistics.p_values import benjamini_hochberg as benjamini_hochberg
 from asmil.evaluation.statistics.p_values import combine_p as combine_p
