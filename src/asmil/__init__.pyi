@@ -23,6 +23,7 @@ from asmil.api.results import export_run as export_run
 from asmil.api.results import faithfulness as faithfulness
 from asmil.api.results import index as index
 from asmil.api.results import localize as localize
+from asmil.api.results import manuscript as manuscript
 from asmil.api.results import stability as stability
 from asmil.api.run import TrainedRun as TrainedRun
 from asmil.api.run import load_run as load_run

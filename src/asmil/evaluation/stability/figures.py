@@ -18,7 +18,7 @@ from asmil.attention.measures import effective_tiles, top_mass
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.reporting import Figure
-from asmil.reporting.drawing import COLORS, EDGE, make_logarithmic, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, EDGE, TWO_COLUMNS, make_logarithmic, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_share
 from asmil.runs.described import schedule_sentence
 from asmil.tables.arrays import Floats
@@ -147,7 +147,7 @@ def histogram_figure(stability: RunStability) -> Figure:
         "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
         f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of these normalizers."
     )
-    with new_figure(11.2, 2.6 * len(slides)) as figure:
+    with new_figure(TWO_COLUMNS, 2.6 * len(slides)) as figure:
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
         for (left, right), (name, scores) in zip(grid, slides.items(), strict=True):
             _draw_scores(left, name, scores)

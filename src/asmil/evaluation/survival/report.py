@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
-from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, TEXT, new_figure, svg_text
 from asmil.reporting.formats import format_p, format_times
 from asmil.tables.time_units import UNKNOWN_UNIT
 from asmil.tasks.risk_groups import RiskGroups
@@ -20,7 +20,7 @@ GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": CO
 
 def kaplan_meier_figure(groups: RiskGroups, unit: str = UNKNOWN_UNIT) -> str:
     """Kaplan-Meier curves of the risk groups with 95 % bands, censored patients as ticks, numbers at risk below."""
-    with new_figure(5.8, 3.9 + 0.2 * len(groups.groups)) as figure:
+    with new_figure(ONE_COLUMN, 3.9 + 0.2 * len(groups.groups)) as figure:
         axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[10, 0.9 * len(groups.groups)])
         for group in groups.groups:
             color = GROUP_COLORS[group.name]
@@ -42,7 +42,7 @@ def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: st
     curve, reference = evaluation.curves.get(name), evaluation.curves.get("reference")
     if curve is None:
         return None
-    with new_figure(4.8, 3.4) as figure:
+    with new_figure(ONE_COLUMN, 3.4) as figure:
         axes = figure.add_subplot()
         if name == "auc":
             axes.axhline(0.5, color=GUIDE, linewidth=1, linestyle="--")
