@@ -30,6 +30,7 @@ from asmil.api.run import load_run as load_run
 from asmil.api.slides import encode_slides as encode_slides
 from asmil.api.slides import extract as extract
 from asmil.api.slides import tissue as tissue
+from asmil.api.study import train_methods as train_methods
 from asmil.attention.anchor import Anchor as Anchor
 from asmil.cohort.bag import Bag as Bag
 from asmil.cohort.manifest import Cohort as Cohort

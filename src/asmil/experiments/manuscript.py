@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from asmil.errors import AsmilError
 from asmil.experiments.methods_text import methods_paragraphs, references
-from asmil.experiments.results_index import PAGES, ResultsIndex
+from asmil.experiments.results_index import COMPARISON, PAGES, ResultsIndex
 from asmil.files import replacing, write_text
 from asmil.reporting import Block, Document, Figure, Heading, Table, csv_text
 from asmil.reporting.drawing import matrix_figure
@@ -137,7 +137,7 @@ def _captions(kind: str, captions: dict[str, str]) -> list[Heading | str]:
 
 def _comparison(results: ResultsIndex) -> dict[str, object] | None:
     """The first comparison below the folder."""
-    page = next((page for page in results.pages if page.name == "comparison.html"), None)
+    page = next((page for page in results.pages if page.name == COMPARISON), None)
     if page is None or not (data := (results.folder / page).with_suffix(".json")).is_file():
         return None
     content: dict[str, object] = json.loads(data.read_text(encoding="utf-8"))
@@ -149,7 +149,7 @@ def _is_preview(content: str | bytes) -> bool:
 
 
 def _prefix(page: Path) -> str:
-    return "-".join(_slug(part) for part in (*page.parent.parts, page.stem))
+    return "-".join(dict.fromkeys(_slug(part) for part in (*page.parent.parts, page.stem)))
 
 
 def _slug(text: str) -> str:

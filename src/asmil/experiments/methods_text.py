@@ -85,11 +85,12 @@ def _paragraph(runs: Sequence[Run]) -> str:
     named = [_cited(name) for name in dict.fromkeys(run.method for run in runs)]
     task = TASKS[first.kind].format(classes=" or ".join(first.classes))
     sentences = [f"We trained {_listed(named)} {task} on {_sizes(first)}. {_splits(first)}", _features(first)]
-    settings: dict[str, list[str]] = {}
-    for run in runs:
-        settings.setdefault(_training(run), []).append(run.name)
-    for sentence, names in settings.items():
-        sentences.append(sentence if len(settings) == 1 else f"{_listed(names)}: {sentence}")
+    for describe in (_training, _anchor):
+        settings: dict[str, list[str]] = {}
+        for run in runs:
+            settings.setdefault(describe(run), []).append(run.name)
+        said = {sentence: names for sentence, names in settings.items() if sentence}
+        sentences += [s if len(names) == len(runs) else f"{_listed(names)}: {s}" for s, names in said.items()]
     return " ".join(filter(None, sentences))
 
 
@@ -134,16 +135,19 @@ def _training(run: Run) -> str:
         f"{format_count(bags, run.unit)} per step",
         format_count(training.get("epochs", 0), "epoch"),
     ]
-    anchor = ""
-    if settings.has_anchor:
-        anchor = (
-            f" Attention was anchored (normalizer {settings.anchor.normalizer}, weight {settings.anchor.weight:g})."
-        )
     has_validation = run.splits is not None and "val" in set(run.splits.table["role"])
     chosen = selection_sentence(settings, "test", has_validation, run.format.selected_by)
     plain = [re.sub(r" \([\w.]+[^)]*\)", "", sentence) for sentence in (cap_sentence(settings), chosen)]
     preset = f"preset {settings.preset}" if settings.preset else "own settings"
-    return f"Training ({preset}) used {', '.join(words)}.{anchor} {' '.join(plain)}"
+    return f"Training ({preset}) used {', '.join(words)}. {' '.join(plain)}"
+
+
+def _anchor(run: Run) -> str:
+    anchor = run.settings.anchor
+    if not run.settings.has_anchor:
+        return ""
+    weight = 1 if anchor.weight is None else anchor.weight
+    return f"Attention was anchored (normalizer {anchor.normalizer}, weight {weight:g})."
 
 
 def _statistics(folders: Sequence[Path], comparison: Mapping[str, Any] | None) -> str:

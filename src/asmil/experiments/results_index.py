@@ -15,15 +15,17 @@ from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
+from asmil.reporting.read_page import read_page
 from asmil.runs.run import Run
 from asmil.settings.documents import one_line
 from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
+COMPARISON = "comparison.html"
 PAGES = {
     "auto.html": ("Best model", "which method was chosen, whether attention pays, expected performance"),
+    COMPARISON: ("Comparison of methods", "ranking, differences with intervals and tests, curves"),
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
-    "comparison.html": ("Comparison of methods", "differences with intervals and tests"),
     "localization.html": ("Localization", "heat maps compared with annotations"),
     "faithfulness.html": ("Faithfulness of heat maps", "what happens to predictions when tiles are removed by rank"),
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
@@ -135,8 +137,12 @@ def _links_from(page: Path, pages: Sequence[Path]) -> list[Link]:
 
 
 def index_document(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
-    """The page: results first, then links and pictures."""
-    sections = [Section("Reports", [Links([_link(page) for page in results.pages])])] if results.pages else []
+    """The page: results first, then links and pictures; the comparison of the folder makes it the cover of a study."""
+    compared = Path(COMPARISON)
+    cover = read_page(results.folder / compared) if compared in results.pages else None
+    sections = [] if cover is None else list(cover.sections)
+    if results.pages:
+        sections.append(Section("Reports", [Links([_link(page) for page in results.pages])]))
     if next_steps:
         sections.append(Section("Next", list(next_steps)))
     if results.pictures:
@@ -144,8 +150,10 @@ def index_document(results: ResultsIndex, title: str, next_steps: Sequence[str] 
     if len(results.pictures) > MOST_PICTURES:
         more = [Link(path.stem, quote(path.as_posix())) for path in results.pictures[MOST_PICTURES:]]
         sections.append(Section("More heat maps", [Links(more)]))
-    answer = " ".join(results.sentences) or "No run here has been evaluated yet."
-    return Document("Results", title, answer, sections, warnings=results.warnings)
+    sentences = [*([] if cover is None else [cover.answer]), *results.sentences]
+    answer = " ".join(sentences) or "No run here has been evaluated yet."
+    about = "" if cover is None else cover.about
+    return Document("Results" if cover is None else "Study", title, answer, sections, about, warnings=results.warnings)
 
 
 def _figures(results: ResultsIndex) -> Iterator[Figure]:

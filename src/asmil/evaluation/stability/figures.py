@@ -6,6 +6,7 @@ Also the helpers that all stability figures share: names of runs, and the choice
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,8 @@ NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
 SMALLEST_DRAWN = 1e-5
 """Of attention x N; smaller values above 0 are drawn at the left end."""
 BINS = 60
+LONGEST_LINE = 36
+"""Characters of a title."""
 
 
 def course_figures(stabilities: Sequence[RunStability]) -> dict[str, Figure]:
@@ -179,7 +182,7 @@ def _draw_scores(axes: Axes, name: str, scores: Floats) -> None:
     counts, edges = np.histogram(scores, bins=BINS)
     axes.stairs(counts / counts.sum(), edges, color=COLORS[5], fill=True, alpha=0.7)
     axes.axvline(0, color=EDGE, linewidth=0.8, linestyle=":")
-    axes.set(title=plain_text(name), ylabel="share of tiles", axisbelow=True)
+    axes.set(title=plain_text("\n".join(wrap(name, LONGEST_LINE))), ylabel="share of tiles", axisbelow=True)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     make_logarithmic(axes, "y")
 
