@@ -56,6 +56,7 @@ SESSION = (
     "faithfulness runs/abmil --slides 2",
     "export runs/abmil --out bundle",
     "index runs",
+    "manuscript runs --out paper --only text",
     "datasets",
     "datasets classic",
     "synthetic cohort --slides 16 --width 16",

@@ -19,7 +19,7 @@ from asmil.errors import AsmilError
 from asmil.experiments.methods_text import methods_paragraphs, references
 from asmil.experiments.results_index import COMPARISON, PAGES, ResultsIndex
 from asmil.files import replacing, write_text
-from asmil.reporting import Block, Document, Figure, Heading, Table, csv_text
+from asmil.reporting import Block, Document, Figure, Heading, SideBySide, Table, csv_text
 from asmil.reporting.drawing import matrix_figure
 from asmil.reporting.print_files import Width, print_files
 from asmil.reporting.read_page import read_page
@@ -109,11 +109,16 @@ def _tables(documents: dict[Path, Document]) -> Iterator[tuple[str, Table]]:
 def _with_titles(document: Document) -> Iterator[tuple[str, Block, str]]:
     """Every block with the heading above it, and the paragraph after its group of figures."""
     for section in document.sections:
-        title, blocks = section.title, section.blocks
+        title, blocks = section.title, list(_unpacked(section.blocks))
         for number, block in enumerate(blocks):
             title = block.text if isinstance(block, Heading) else title
             after = next((later for later in blocks[number:] if not isinstance(later, Figure)), "")
             yield title, block, after if isinstance(after, str) else ""
+
+
+def _unpacked(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield from block.blocks if isinstance(block, SideBySide) else [block]
 
 
 def _text(

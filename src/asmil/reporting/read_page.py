@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
 from asmil.errors import AsmilError
-from asmil.reporting.document import Block, Cell, Document, Figure, Heading, Note, Section, Table
+from asmil.reporting.document import Block, Cell, Document, Figure, Heading, Note, Section, SideBySide, Table
 
 VOID = frozenset({"meta", "img", "br", "wbr"})
 
@@ -79,8 +79,8 @@ def _blocks(parent: Element) -> Iterator[Block]:
             yield _table(element, said)
         elif element.tag == "figure":
             yield _figure(element)
-        elif element.tag == "div":
-            yield from _blocks(element)
+        elif element.get("class") == "side":
+            yield SideBySide([block for part in element for block in _blocks(part)])
     if caption:
         yield caption
 
