@@ -16,7 +16,7 @@ INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
 ALARM_INK = (176, 32, 32)
 BAR_SHARE = 0.25
 """Length of a scale bar, as a share of the picture's width."""
-LARGEST_BAR_TEXT = 36
+LARGEST_BAR_TEXT = 30
 NICE = (1, 2, 5)
 PICTURE_BOXES = "asmil pictures"
 """Key of the PNG text that says where the pictures of a figure are, so that a page can replace its background."""

@@ -257,6 +257,6 @@ def _gray(view: View) -> Pixels:
 def _columns(panels: int, width: int, height: int) -> int:
     """So many that the figure is about twice as wide as high; up to three panels are in one row, none is alone."""
     if panels <= 4:
-        return panels if panels < 4 else 2
+        return 2 if panels == 4 and width >= height else panels
     columns = max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
     return columns - 1 if columns > 2 and panels % columns == 1 else columns

@@ -68,7 +68,12 @@ def _widths() -> tuple[Width, ...]:
 
 
 def _factor(svg: str, width: Width) -> float:
-    return width / MM_PER_INCH * POINTS_PER_INCH / _Drawing.read(svg).size[0]
+    return _inches(width) * POINTS_PER_INCH / _Drawing.read(svg).size[0]
+
+
+def _inches(width: Width) -> float:
+    """The width, so that it has a whole number of dots."""
+    return round(width / MM_PER_INCH * DOTS_PER_INCH) / DOTS_PER_INCH
 
 
 def _with_width(content: str | bytes, width: Width) -> bytes:
@@ -90,7 +95,7 @@ def _picture(content: bytes, width: Width) -> Figure:
     image = Image.open(io.BytesIO(content)).convert("RGBA")
     paper = Image.new("RGBA", image.size, "white")
     paper.alpha_composite(image)
-    inches = width / MM_PER_INCH
+    inches = _inches(width)
     figure = Figure(figsize=(inches, inches * image.height / image.width))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(np.asarray(paper.convert("RGB")), aspect="auto", interpolation="antialiased")
@@ -148,7 +153,7 @@ class _Drawing:
             within = self._clip(element, clip)
             if element.tag == f"{SVG}g":
                 yield from self._within(element, transform, factor, within)
-            elif element.tag == f"{SVG}path":
+            elif element.tag == f"{SVG}path" and "d" in element.attrib:
                 artist = _patch(element.attrib["d"], _style(element), transform, factor)
                 yield _clipped(artist, within, transform)
             elif element.tag == f"{SVG}use":
