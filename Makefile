@@ -103,7 +103,7 @@ $(OLDEST)/installed: pyproject.toml .github/oldest_dependencies.py
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python .github/oldest_dependencies.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --prefer-binary --constraint $(OLDEST)/constraints.txt \
-	  --editable '.[export,hub,mlflow,ray,sweep,tracking,viewer,wandb,zarr]' \
+	  --editable '.[export,hub,mlflow,ray,sweep,tracking,viewer,wandb,word,zarr]' \
 	  'pytest>=8' 'pytest-xdist>=3.5' 'hypothesis>=6.100' 'httpx>=0.27' 'anndata>=0.10' 'hatchling>=1.24'
 	touch $@
 

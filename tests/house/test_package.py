@@ -21,11 +21,12 @@ IMPORT_NAMES = {
     "openslide-bin": "openslide",  # the library that openslide-python loads
     "openslide-python": "openslide",
     "pillow": "PIL",
+    "python-docx": "docx",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "tensorboard": "torch",  # imported by torch.utils.tensorboard
 }
-USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "wandb", "mlflow", "fused", "viewer", "zarr")
+USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "wandb", "mlflow", "fused", "viewer", "word", "zarr")
 HEAVY = ("torch", "pandas", "sklearn", "matplotlib", "h5py", "cv2", "openslide", "ray")
 
 

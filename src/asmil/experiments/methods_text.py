@@ -82,7 +82,7 @@ def references(folders: Sequence[Path], comparison: Mapping[str, Any] | None) ->
 
 def _paragraph(runs: Sequence[Run]) -> str:
     first = runs[0]
-    named = [_cited(name) for name in dict.fromkeys(run.method for run in runs)]
+    named = list(map(_cited, runs))
     task = TASKS[first.kind].format(classes=" or ".join(first.classes))
     sentences = [f"We trained {_listed(named)} {task} on {_sizes(first)}. {_splits(first)}", _features(first)]
     for describe in (_training, _anchor):
@@ -206,9 +206,9 @@ def _entry(key: str, paper: str, year: int) -> str:
     return f"@misc{{{key},\n  author = {{{author} and others}},\n  title = {{{{{title}}}}},\n  year = {{{year}}},\n}}"
 
 
-def _cited(method: str) -> str:
-    keys = "; ".join(f"@{key}" for key in _papers(method))
-    return f"{method} [{keys}]" if keys else method
+def _cited(run: Run) -> str:
+    keys = "; ".join(f"@{key}" for key in _papers(run.method))
+    return f"{run.name} [{keys}]" if keys else run.name
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -85,8 +85,8 @@ def _with_width(content: str | bytes, width: Width) -> bytes:
         picture = f'<image width="{across}" height="{down}" xlink:href="{address}"/>'
         spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         return f"<svg {spaces} {size}>{picture}</svg>\n".encode()
-    across, down = _Drawing.read(content).size
-    size = f'width="{width}mm" height="{width * down / across:.3f}mm"'
+    points = _Drawing.read(content).size
+    size = f'width="{width}mm" height="{width * points[1] / points[0]:.3f}mm"'
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', size, content, count=1).encode()
 
 
@@ -170,7 +170,8 @@ class _Drawing:
 def _lines(group: Element) -> Iterator[tuple[str, Element]]:
     """The lines of a text: matplotlib writes each as a comment, followed by its glyphs."""
     for comment, glyphs in pairwise(group):
-        if comment.tag is ElementTree.Comment and glyphs.tag == f"{SVG}g":
+        # the tag of a comment is the function that makes comments
+        if callable(comment.tag) and glyphs.tag == f"{SVG}g":
             yield html.unescape((comment.text or "").strip()), glyphs
 
 
@@ -180,9 +181,11 @@ def _text(text: str, glyphs: Element, transform: Any, factor: float) -> Artist:
     written = glyphs.attrib["transform"]
     angle = _numbers(written, "rotate")
     style = _style(glyphs)
+    left, bottom = _numbers(written, "translate")
     return Text(
-        *_numbers(written, "translate"),
-        text=text,
+        left,
+        bottom,
+        text,
         transform=transform,
         fontsize=UNITS_PER_EM * _numbers(written, "scale")[0] * factor,
         rotation=-angle[0] if angle else 0,
@@ -232,7 +235,7 @@ def _outline(text: str) -> Outline:
     for word in words:
         if word == "z":
             vertices.append((0.0, 0.0))
-            codes.append(Outline.CLOSEPOLY)
+            codes.append(int(Outline.CLOSEPOLY))
             continue
         code, points = CODES[word]
         vertices += [(float(next(words)), float(next(words))) for _ in range(points)]
