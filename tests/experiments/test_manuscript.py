@@ -70,6 +70,7 @@ def test_names_must_fit(study):
         asmil.compare([study / "first", study / "second"], names=["one"])
 
 
+@pytest.mark.heavy
 def test_several_methods_end_in_one_page(small_cohort, tmp_path, asmil_here):
     options = ("--names", "Attention,Mean", "--set", "training.epochs=1", "--out", tmp_path / "study", "--quiet")
     done = asmil_here("train", small_cohort, "--methods", "abmil,mean_pooling", *options)

@@ -48,13 +48,16 @@ class Manuscript:
 
 def write_manuscript(results: ResultsIndex, out: Path, parts: Sequence[Part], width: Width | None = None) -> Manuscript:
     """Write the parts into a folder; a page or picture that cannot be read is listed in `problems`."""
-    documents, problems = {}, []
+    documents: dict[Path, Document] = {}
+    figures: dict[str, Figure] = {}
+    tables: dict[str, Table] = {}
+    notes: list[str] = []
+    problems: list[str] = []
     for page in results.pages:
         try:
             documents[page] = read_page(results.folder / page)
         except (AsmilError, OSError) as error:
             problems.append(str(error))
-    figures, tables, notes = {}, {}, []
     if "figures" in parts:
         for name, figure in _figures(results, documents):
             assert figure.content is not None

@@ -26,6 +26,7 @@ PAGES = {
     "auto.html": ("Best model", "which method was chosen, whether attention pays, expected performance"),
     COMPARISON: ("Comparison of methods", "ranking, differences with intervals and tests, curves"),
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
+    "validation.html": ("External validation", "performance on new patients, calibration, subgroups, decision curve"),
     "localization.html": ("Localization", "heat maps compared with annotations"),
     "faithfulness.html": ("Faithfulness of heat maps", "what happens to predictions when tiles are removed by rank"),
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
