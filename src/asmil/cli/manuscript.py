@@ -39,7 +39,9 @@ def manuscript(
         print_json({"out": str(out), **names, "notes": written.notes, "problems": written.problems})
     else:
         console = results()
-        say(console, f"{len(written.figures)} figures and {len(written.tables)} tables: {out}")
+        counts = {"figures": len(written.figures), "tables": len(written.tables)}
+        parts = [f"{number} {name}" for name, number in counts.items() if only in (None, name)]
+        say(console, f"{', '.join([*parts, *['text'] * (only in (None, 'text'))])}: {out}")
         for note in written.notes:
             say(console, f"note: {note}")
     total = len(written.problems) + len(written.figures) + len(written.tables)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from asmil.errors import AsmilError
 from asmil.experiments.methods_text import methods_paragraphs, references
-from asmil.experiments.results_index import COMPARISON, PAGES, ResultsIndex
+from asmil.experiments.results_index import COMPARISON, PAGES, ResultsIndex, names_in_comparison
 from asmil.files import replacing, write_text
 from asmil.reporting import Block, Document, Figure, Heading, SideBySide, Table, csv_text
 from asmil.reporting.drawing import matrix_figure
@@ -26,6 +27,7 @@ from asmil.reporting.read_page import read_page
 from asmil.reporting.text import latex_table
 from asmil.reporting.word import cell_text, word_file
 
+Content = TypeVar("Content", Figure, Table)
 Part = Literal["figures", "tables", "text"]
 PARTS: tuple[Part, ...] = get_args(Part)
 SMALLEST_PICTURE_PX = 1004
@@ -34,9 +36,9 @@ SMALLEST_PICTURE_PX = 1004
 
 @dataclass(frozen=True)
 class Manuscript:
-    """What was written: files by kind, and what could not be.
+    """What was written, and what could not be.
 
-    figures, tables: by the names of their files
+    figures, tables: of the pages, by the names of their files; `only` may leave out the files
     """
 
     out: Path
@@ -49,8 +51,6 @@ class Manuscript:
 def write_manuscript(results: ResultsIndex, out: Path, parts: Sequence[Part], width: Width | None = None) -> Manuscript:
     """Write the parts into a folder; a page or picture that cannot be read is listed in `problems`."""
     documents: dict[Path, Document] = {}
-    figures: dict[str, Figure] = {}
-    tables: dict[str, Table] = {}
     notes: list[str] = []
     problems: list[str] = []
     for page in results.pages:
@@ -58,22 +58,18 @@ def write_manuscript(results: ResultsIndex, out: Path, parts: Sequence[Part], wi
             documents[page] = read_page(results.folder / page)
         except (AsmilError, OSError) as error:
             problems.append(str(error))
-    if "figures" in parts:
-        for name, figure in _figures(results, documents):
-            assert figure.content is not None
-            try:
-                files = print_files(figure.content, width)
-            except (ValueError, KeyError, OSError) as error:
-                problems.append(f"{name} cannot be drawn ({error}); write its page again")
-                continue
-            name = _unused(name, figures)
-            figures[name] = figure
-            for ending, content in files.items():
-                _write(out / "figures" / f"{name}.{ending}", content)
+    figures, tables = _by_name(_figures(results, documents)), _by_name(_tables(documents))
+    for name, figure in figures.items() if "figures" in parts else ():
+        assert figure.content is not None
+        try:
+            files = print_files(figure.content, width)
+        except (ValueError, KeyError, OSError, SyntaxError) as error:  # what damaged SVG and PNG raise
+            problems.append(f"{name} cannot be drawn ({error}); write its page again")
+            continue
+        for ending, content in files.items():
+            _write(out / "figures" / f"{name}.{ending}", content)
     if "tables" in parts:
-        for name, table in _tables(documents):
-            name = _unused(name, tables)
-            tables[name] = table
+        for name, table in tables.items():
             _write_table(out / "tables" / name, table)
         notes += _write_word(out / "tables" / "tables.docx", list(tables.values()))
     if "text" in parts:
@@ -130,7 +126,7 @@ def _text(
     said = [f"{PAGES[page.name][0]}, {document.title}: {document.answer}" for page, document in documents.items()]
     return [
         Heading("Methods"),
-        *methods_paragraphs(results.run_folders, _comparison(results)),
+        *methods_paragraphs(results.run_folders, names_in_comparison(results.folder), _comparison(results)),
         Heading("Results"),
         *said,
         *_captions("Figure", {f"figures/{name}": figure.caption for name, figure in figures.items()}),
@@ -169,11 +165,13 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", text.lower()).strip("-") or "unnamed"
 
 
-def _unused(name: str, names: dict[str, Figure] | dict[str, Table]) -> str:
-    number = 2
-    while name in names:
-        name, number = f"{re.sub(r'-[0-9]+$', '', name)}-{number}", number + 1
-    return name
+def _by_name(named: Iterable[tuple[str, Content]]) -> dict[str, Content]:
+    """Contents by name; a name that was used before gets a number."""
+    contents: dict[str, Content] = {}
+    for name, content in named:
+        numbered = (f"{name}-{number}" for number in count(2))
+        contents[next(unused for unused in chain([name], numbered) if unused not in contents)] = content
+    return contents
 
 
 def _write_table(path: Path, table: Table) -> None:

@@ -59,13 +59,18 @@ TASKS = {
 }
 
 
-def methods_paragraphs(folders: Sequence[Path], comparison: Mapping[str, Any] | None) -> list[str]:
+def methods_paragraphs(
+    folders: Sequence[Path], names: Mapping[Path, str], comparison: Mapping[str, Any] | None
+) -> list[str]:
     """Cohort, training and statistics of runs, one paragraph per cohort; citations as `[@key]`.
 
+    names: of runs that have others than those of their folders
     comparison: the content of `comparison.json`, if the runs were compared
     """
     by_cohort: dict[tuple[Any, ...], list[Run]] = {}
-    for run in map(Run, folders):
+    for folder in folders:
+        run = Run(folder)
+        run = run.called(names.get(folder.resolve(), run.name))
         by_cohort.setdefault((run.cohort.manifest, run.kind, run.settings.folds, run.settings.seeds), []).append(run)
     paragraphs = [_paragraph(runs) for runs in by_cohort.values()]
     return [*paragraphs, _statistics(folders, comparison), _software(by_cohort.values())]

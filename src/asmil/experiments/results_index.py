@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from asmil.errors import AsmilError
-from asmil.evaluation.result_files import EvaluationFile, Number, read_localization, read_result
+from asmil.evaluation.result_files import ComparisonFile, EvaluationFile, Number, read_localization, read_result
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
@@ -112,9 +112,18 @@ def index_results(folder: Path) -> ResultsIndex:
     if not pages and not pictures:
         raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
     summaries = {run: summary for run in run_folders if (summary := _summary(run)) is not None}
-    names = unique_names(list(summaries))
+    given = names_in_comparison(folder)
+    names = [given.get(run.resolve(), name) for run, name in zip(summaries, unique_names(list(summaries)), strict=True)]
     runs = tuple(replace(summary, name=name) for summary, name in zip(summaries.values(), names, strict=True))
     return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
+
+
+def names_in_comparison(folder: Path) -> dict[Path, str]:
+    """The names of runs in the comparison of a folder, which may have been given with `--names`."""
+    compared = read_result((folder / COMPARISON).with_suffix(".json"), ComparisonFile, "asmil compare")
+    runs = [] if compared is None else compared.runs
+    # a relative path may be that from another folder; the runs of a study are in its folder
+    return {path.resolve(): run.name for run in runs for path in (run.run, folder / run.run.name)}
 
 
 def write_index(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
