@@ -24,12 +24,14 @@ from asmil.api.results import export_run as export_run
 from asmil.api.results import faithfulness as faithfulness
 from asmil.api.results import index as index
 from asmil.api.results import localize as localize
+from asmil.api.results import manuscript as manuscript
 from asmil.api.results import stability as stability
 from asmil.api.run import TrainedRun as TrainedRun
 from asmil.api.run import load_run as load_run
 from asmil.api.slides import encode_slides as encode_slides
 from asmil.api.slides import extract as extract
 from asmil.api.slides import tissue as tissue
+from asmil.api.study import train_methods as train_methods
 from asmil.api.validation import validate as validate
 from asmil.attention.anchor import Anchor as Anchor
 from asmil.cohort.bag import Bag as Bag

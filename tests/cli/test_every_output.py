@@ -58,6 +58,7 @@ SESSION = (
     "export runs/abmil --out bundle",
     "checklist runs/abmil",
     "index runs",
+    "manuscript runs --out paper --only text",
     "datasets",
     "datasets classic",
     "synthetic cohort --slides 16 --width 16",

@@ -34,7 +34,7 @@ CONSOLE_ONLY = {"as_json", "quiet", "help"}
 """What is printed; functions return it, and have `progress`."""
 OTHER_WORDS = {
     "check": {"every"},  # how many problems are printed
-    "train": {"dry_run", "profile", *SHORTHANDS},  # printed; settings are given in `settings`
+    "train": {"dry_run", "profile", "methods", "names", *SHORTHANDS},  # printed; in `settings`; of `train_methods`
     "predict": {"method", "device"},  # given to `load_run`
     "encoders": {"name"},  # explains one entry of what the function returns
     "methods": {"name", "every"},

@@ -282,6 +282,7 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
     unit: UnitKind = "slide",
+    names: Sequence[str] = (),
     out: Path | str | None = None,
 ) -> Comparison:
     """Compare runs on the same slides: metrics, paired differences with intervals, tests, Holm's correction.
@@ -292,6 +293,7 @@ def compare(
     all_pairs: compare every pair of runs
     resamples, seed: of the bootstrap over patients and seeds
     unit: `patient` averages the predictions of a patient's slides first
+    names: of the runs in the report, in their order; default: the names of their folders
     out: a folder for the page and tables
 
     A run that cannot be read is reported in `problems` of the result, and the others are compared.
@@ -300,7 +302,16 @@ def compare(
         raise AsmilError("compare needs a list of at least two runs; to evaluate a single run, use asmil.evaluate")
     paths = [run_path(run) for run in runs]
     with_reference = None if reference is None else run_path(reference)
-    comparison = compare_runs(paths, role, resamples, seed, reference=with_reference, all_pairs=all_pairs, unit=unit)
+    comparison = compare_runs(
+        paths,
+        role,
+        resamples,
+        seed,
+        reference=with_reference,
+        all_pairs=all_pairs,
+        unit=unit,
+        names=names,
+    )
     warn_of_changed_labels(path for path in paths if (path / "config.yaml").is_file())
     if out is not None:
         write_comparison(comparison, out)

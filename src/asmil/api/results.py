@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from asmil.evaluation.checklists.checklist import Checklist
     from asmil.evaluation.localization.localize import Localization
     from asmil.evaluation.stability import RunStability
+    from asmil.experiments.manuscript import Manuscript, Part
     from asmil.experiments.results_index import ResultsIndex
     from asmil.explain.faithfulness import Faithfulness, FaithfulnessSettings
     from asmil.reporting import Estimate
@@ -266,6 +267,23 @@ def index(folder: PathLike, *, title: str | None = None) -> ResultsIndex:
         steps.append(f"To look at the slides with their maps in a browser: `asmil view {runs}`")
     write_index(results, title or folder.resolve().name, steps)
     return results
+
+
+def manuscript(
+    folder: PathLike, out: PathLike, *, only: Part | None = None, width: Literal[85, 180] | None = None
+) -> Manuscript:
+    """Write the figures, tables and text of a paper from all pages and runs below a folder.
+
+    out: the folder to write
+    only: `figures`, `tables` or `text`; default: all
+    width: of all figures in mm, one column or two of a journal; default: one column where its text is readable
+
+    See docs/manuscript.md.
+    """
+    from asmil.experiments.manuscript import PARTS, write_manuscript
+    from asmil.experiments.results_index import index_results
+
+    return write_manuscript(index_results(Path(folder)), Path(out), PARTS if only is None else (only,), width)
 
 
 def export_run(

@@ -42,7 +42,7 @@ VERBS = {
     "From slides to features": ("tissue", "extract", "encode_slides", "pack", "encoders"),
     "From other tools": ("import_manifest",),
     "Results in depth": ("index", "view", "heatmap", "faithfulness", "compare", "localize", "stability", "affine"),
-    "Use elsewhere": ("export", "checklist"),
+    "Use elsewhere": ("manuscript", "export", "checklist"),
     "Methods and benchmarks": ("methods", "classic", "sweep", "paper", "claims"),
     "Data to try it on": ("datasets", "synthetic", "transplants", "synthetic_slides"),
     "Your shell": ("completion",),

@@ -20,6 +20,11 @@ def _columns(text: str | None) -> Any:
     return None if text is None else parse_mapping(text)
 
 
+def comma_separated(text: str | None) -> Any:
+    """The words of a list that was given as one word."""
+    return None if text is None else [word.strip() for word in text.split(",")]
+
+
 def argument(text: str, **more: Any) -> Any:
     """An argument with its help text."""
     return typer.Argument(help=text, **more)
@@ -117,6 +122,14 @@ SlideTimeout = Annotated[
         "Give up on a slide after this many seconds without progress and continue with the others. 0: no limit. "
         "Default: 1800.",
         min=0,
+    ),
+]
+Names = Annotated[
+    str | None,
+    option(
+        "Names of the runs in the report, in their order, separated by commas.",
+        metavar="LIST",
+        callback=comma_separated,
     ),
 ]
 Again = Annotated[

@@ -59,6 +59,15 @@ def train(
             "See `asmil methods`; or your own, file.py:Class.", "--method", "-m", metavar="NAME", show_default="asmil"
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        option(
+            "Several methods, separated by commas: one run each in OUT, and one page that compares them.",
+            metavar="LIST",
+            callback=options.comma_separated,
+        ),
+    ] = None,
+    names: options.Names = None,
     preset: Annotated[
         str | None, option("paper, or another preset of the method.", metavar="NAME", show_default="paper")
     ] = None,
@@ -129,6 +138,8 @@ def train(
     Run the same command again to resume an interrupted run; the result is the same (docs/reproducibility.md).
 
     Example: asmil train cohort.csv --method asmil --out runs/asmil
+
+    Example: asmil train cohort.csv --methods asmil,abmil,clam_sb --folds 5 --out study
     """
     given = locals()
     from asmil.api.functions import training_engine
@@ -146,8 +157,13 @@ def train(
         given["engine"] = training_engine(engine, address, workers, cpus, gpus)
         if engine is not None and processes.count > 1:
             raise AsmilError("--engine starts its own processes; leave it out, or start asmil without torchrun")
-        request = _request(given)
         keep_freed_memory()
+        if methods is not None:
+            if processes.count > 1:
+                raise AsmilError("--methods trains one method after the other; start asmil without torchrun")
+            _train_study(given)
+            return
+        request = _request(given)
         if dry_run:
             _print_plan(request, request.plan(processes), as_json)
             return
@@ -157,6 +173,39 @@ def train(
                 _print_results(folder, request.config, as_json)
         if profile:
             _print_profile(timings)
+
+
+def _train_study(given: dict[str, Any]) -> None:
+    """Train several methods and write the page of the study; one that cannot be trained is reported at the end."""
+    from asmil.api.study import study_folders, write_study
+    from asmil.console import messages, print_json, results, say
+    from asmil.errors import AsmilError
+    from asmil.evaluation.comparison.report import comparison_document, comparison_to_dict
+    from asmil.experiments.results_index import INDEX_FILE
+    from asmil.reporting import print_document
+
+    out, as_json = given["out"], given["as_json"]
+    if given["method"] is not None or out is None:
+        raise AsmilError("--methods needs --out, the folder of the study, and no --method")
+    folders = study_folders(out, given["methods"], given["names"] or ())
+    requests = [_request({**given, "method": method, "out": folder}) for method, folder in folders.items()]
+    trained, problems = [], []
+    for request in requests:
+        try:
+            if given["dry_run"]:
+                _print_plan(request, request.plan(), as_json)
+            else:
+                trained.append(request.run(messages(given["quiet"]), given["log"]).path)
+        except AsmilError as error:
+            problems.append(f"{request.out.name}: {error}")
+    if len(trained) > 1:
+        comparison = write_study(out, trained)
+        if as_json:
+            print_json(comparison_to_dict(comparison))
+        else:
+            print_document(comparison_document(comparison), results())
+            say(results(), f"page: {out / INDEX_FILE}")
+    options.raise_failures(problems, len(requests), "methods could not be trained")
 
 
 def _request(given: dict[str, Any]) -> TrainingRequest:

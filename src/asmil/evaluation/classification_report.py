@@ -9,17 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from asmil.evaluation.classification import CALIBRATION_TITLES, OPERATING_METRICS, Evaluation, range_of, rule_in_words
-from asmil.evaluation.curves import KINDS, CurveKind, class_curves
-from asmil.evaluation.rows import by_slide
+from asmil.evaluation.curves import BAND_DRAWS, KINDS, CurveKind, class_curves
+from asmil.evaluation.rows import by_slide, replicates_of
 from asmil.evaluation.slide_report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
-from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, new_figure, svg_text
 from asmil.reporting.formats import format_number
 from asmil.runs.predictions import uncertainty_column
 from asmil.tasks.calibration import Reliability
+from asmil.tasks.intervals import draw_patients, number_patients, proportion_interval
 
 UNCERTAINTIES = {"mutual_information": "mutual information", "entropy": "entropy"}
 """Uncertainties that reports show, with their titles."""
+RELIABILITY = "Vertical lines: 95 % binomial intervals of the share of correct predictions in a bin."
 
 
 def class_blocks(evaluation: Evaluation) -> list[Block]:
@@ -37,7 +39,7 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         SideBySide([Figure(_curves(evaluation, kind), kind.title) for kind in KINDS]),
         _lines_in_words(evaluation),
         Heading("Calibration"),
-        SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),
+        SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability", RELIABILITY)]),
         *_operating(evaluation),
         *_uncertainty(evaluation),
     ]
@@ -46,7 +48,8 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
 def _lines_in_words(evaluation: Evaluation) -> str:
     many = len(evaluation.replicates()) > 1
     single = "seeds, with their folds joined" if evaluation.folds_joined and evaluation.n_folds > 1 else "trainings"
-    return f"Thin lines are single {single}; thick lines are their mean. Dashed: chance." if many else "Dashed: chance."
+    lines = f"Thin lines are single {single}; thick lines are their mean. " * many
+    return f"{lines}Bands: 95 % of {BAND_DRAWS} bootstrap resamples of patients. Dashed: chance."
 
 
 def class_reading(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -102,12 +105,15 @@ def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
     replicates = evaluation.replicates()
     drawn = {
         evaluation.classes[k].name: (
-            evaluation.classes[k].metrics[kind.metric].value,
+            evaluation.classes[k].metrics[kind.metric],
             [(target == k, probabilities[:, k]) for target, probabilities in replicates],
         )
         for k in labels
     }
-    return class_curves(kind, drawn)
+    rows = evaluation.rows.assign(patient_number=number_patients(evaluation.rows["patient"].tolist()))
+    draws = draw_patients(evaluation.n_patients, BAND_DRAWS, seed=0).astype(np.float64)
+    weights = [draws[:, part["patient_number"].to_numpy()] for part in replicates_of(rows)]
+    return class_curves(kind, drawn, weights)
 
 
 def _calibration(evaluation: Evaluation) -> Table:
@@ -156,16 +162,16 @@ def _over_seeds(evaluation: Evaluation) -> str:
 def reliability_figure(evaluation: Evaluation) -> str:
     """Accuracy against confidence, before and after temperature scaling, above the number of slides per bin."""
     calibration = evaluation.calibration
-    with new_figure(4.6, 4.6) as figure:
+    with new_figure(ONE_COLUMN, 4.6) as figure:
         axes, below = figure.subplots(2, 1, height_ratios=[4, 1], sharex=True)
         axes.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--")
-        _draw_reliability(axes, calibration.as_predicted.bins, COLORS[0], "as predicted")
+        times = len(evaluation.replicates())
+        _draw_reliability(axes, calibration.as_predicted.bins, times, COLORS[0], "as predicted")
         if calibration.scaled is not None:
-            _draw_reliability(axes, calibration.scaled.bins, COLORS[1], "temperature-scaled")
+            _draw_reliability(axes, calibration.scaled.bins, times, COLORS[1], "temperature-scaled")
         axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), title="Reliability", ylabel="share predicted correctly")
         axes.legend(loc="upper left")
-        # the bins hold the predictions of all replicates; drawn is how many slides one of them has
-        count = calibration.as_predicted.bins.count / len(evaluation.replicates())
+        count = calibration.as_predicted.bins.count / times
         edges = np.linspace(0, 1, len(count) + 1)
         below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color=COLORS[0], alpha=0.6, linewidth=0)
         below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
@@ -173,8 +179,13 @@ def reliability_figure(evaluation: Evaluation) -> str:
         return svg_text(figure)
 
 
-def _draw_reliability(axes: Axes, bins: Reliability, color: str, name: str) -> None:
+def _draw_reliability(axes: Axes, bins: Reliability, times: int, color: str, name: str) -> None:
+    """Dots with 95 % intervals; times: how often the bins count each slide, once per replicate."""
     filled = bins.count > 0
+    for number in np.flatnonzero(filled):
+        slides = max(1, round(bins.count[number] / times))
+        ends = proportion_interval(round(bins.accuracy[number] * slides), slides)
+        axes.plot([bins.confidence[number]] * 2, list(ends), color=color, linewidth=0.9)
     sizes = 12 + 60 * bins.count[filled] / bins.count.max()
     axes.plot(bins.confidence[filled], bins.accuracy[filled], color=color, linewidth=1, label=name)
     axes.scatter(bins.confidence[filled], bins.accuracy[filled], s=sizes, color=color, alpha=0.7, linewidths=0)

@@ -10,13 +10,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, new_figure, plain_text, svg_text
+from asmil.reporting.estimate import Estimate
 from asmil.tables.arrays import AnyFloats, Booleans, Floats
 from asmil.tasks.metrics import precision_recall_points, roc_points
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 RATE_GRID = np.linspace(0, 1, 201)
 BAND = (2.5, 97.5)
+BAND_DRAWS = 200
+"""Resamples of patients behind a band."""
 Replicate = tuple[Booleans, AnyFloats]
 """Which slides are positive, and their scores."""
 
@@ -65,26 +68,34 @@ PRECISION_RECALL = CurveKind(
 KINDS = (ROC, PRECISION_RECALL)
 
 
-def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Replicate]]]) -> str | None:
-    """Curves of classes with their areas: replicates as thin lines, their mean as a thick one, chance level dashed.
+def class_curves(
+    kind: CurveKind, classes: Mapping[str, tuple[Estimate, Sequence[Replicate]]], weights: Sequence[AnyFloats]
+) -> str | None:
+    """Curves of classes with their areas: replicates as thin lines, their mean as a thick one with its 95 % band.
 
-    None if no class has a curve.
+    weights: of each replicate, R x n, how often slides are resampled
+    The chance level is dashed. None if no class has a curve.
     """
-    with new_figure(4.6, 4.2) as figure:
+    with new_figure(ONE_COLUMN, 4.2) as figure:
         axes = figure.add_subplot()
         for (name, (area, replicates)), color in zip(classes.items(), _colors(len(classes)), strict=True):
-            used = [replicate for replicate in replicates if _has_curve(kind, replicate[0])]
-            curves = [kind.points(*replicate, None) for replicate in used]
+            used = [
+                (weight, *replicate)
+                for weight, replicate in zip(weights, replicates, strict=True)
+                if _has_curve(kind, replicate[0])
+            ]
+            curves = [kind.points(positive, scores, None) for _, positive, scores in used]
             if not curves:
                 continue
+            _draw_band(axes, kind, used, color)
             for x, y in curves if len(replicates) > 1 else ():
                 axes.plot(x, y, drawstyle=_steps(kind), color=color, linewidth=0.7, alpha=0.35)
             mean = np.mean([kind.on_grid(x, y) for x, y in curves], axis=0)
             mean_area = "mean " * (len(replicates) > 1) + kind.area
-            label = f"{plain_text(name)}  {mean_area} {area:.3f}"
-            _draw_mean(axes, kind, mean, color, label)
+            ends = f" ({area.interval.low:.2f}–{area.interval.high:.2f})" if area.interval.is_defined else ""
+            _draw_mean(axes, kind, mean, color, f"{plain_text(name)}  {mean_area} {area.value:.3f}{ends}")
             if not kind.needs_negatives:
-                share = float(np.mean([positive.mean() for positive, _ in used]))
+                share = float(np.mean([positive.mean() for _, positive, _ in used]))
                 axes.axhline(share, color=color, linewidth=0.9, linestyle="--", alpha=0.6)
         return _finished(figure, axes, kind) if axes.get_legend_handles_labels()[0] else None
 
@@ -107,19 +118,16 @@ def run_curves(
     kept = {k: np.flatnonzero(known[:, k]) for k in drawable}
     if not drawable:
         return None
-    with new_figure(4.6, 4.2) as figure:
+    with new_figure(ONE_COLUMN, 4.2) as figure:
         axes = figure.add_subplot()
         for (name, predictions), color in zip(runs.items(), _colors(len(runs)), strict=True):
-            parts = [(kept[k], present[kept[k], k], of_seed[kept[k], k]) for k in drawable for of_seed in predictions]
-            mean = np.mean([kind.on_grid(*kind.points(has, scores, None)) for _, has, scores in parts], axis=0)
-            drawn = [
-                np.mean([kind.on_grid(*kind.points(has, scores, row[rows])) for rows, has, scores in parts], axis=0)
-                for row in weights
-                if all(_has_curve(kind, present[(row > 0) & known[:, k], k]) for k in drawable)
+            parts = [
+                (weights[:, kept[k]], present[kept[k], k], of_seed[kept[k], k])
+                for k in drawable
+                for of_seed in predictions
             ]
-            if drawn:
-                low, high = np.percentile(drawn, BAND, axis=0)
-                axes.fill_between(RATE_GRID, low, high, color=color, alpha=0.13, linewidth=0)
+            mean = np.mean([kind.on_grid(*kind.points(has, scores, None)) for _, has, scores in parts], axis=0)
+            _draw_band(axes, kind, parts, color)
             area = float(np.mean([kind.area_of(has, scores, np.ones((1, len(has))))[0] for _, has, scores in parts]))
             label = f"{plain_text(name)}  {'mean ' * (len(parts) > 1)}{kind.area} {area:.3f}"
             _draw_mean(axes, kind, mean, color, label)
@@ -132,6 +140,18 @@ def _has_curve(kind: CurveKind, positive: Booleans) -> bool:
 
 def _colors(count: int) -> list[str]:
     return [COLORS[number % len(COLORS)] for number in range(count)]
+
+
+def _draw_band(axes: Axes, kind: CurveKind, parts: Sequence[tuple[AnyFloats, Booleans, AnyFloats]], color: str) -> None:
+    """The 95 % band of the mean curve; parts: R x n weights of slides, which are positive, and their scores."""
+    drawn = [
+        np.mean([kind.on_grid(*kind.points(has, scores, weight[row])) for weight, has, scores in parts], axis=0)
+        for row in range(len(parts[0][0]))
+        if all(_has_curve(kind, has[weight[row] > 0]) for weight, has, _ in parts)
+    ]
+    if drawn:
+        low, high = np.percentile(drawn, BAND, axis=0)
+        axes.fill_between(RATE_GRID, low, high, color=color, alpha=0.13, linewidth=0)
 
 
 def _steps(kind: CurveKind) -> str:

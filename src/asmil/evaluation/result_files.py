@@ -74,6 +74,19 @@ class FaithfulnessFile(BaseModel):
     kinds: dict[str, _MapFaithfulness]
 
 
+class ComparedRunFile(BaseModel):
+    """One run in `comparison.json`."""
+
+    name: str
+    run: Path
+
+
+class ComparisonFile(BaseModel):
+    """The runs of `comparison.json`."""
+
+    runs: list[ComparedRunFile]
+
+
 def read_result(path: Path, kind: type[Content], command: str) -> Content | None:
     """The results in a file that a command wrote; None if it was not written, an error if it is damaged."""
     return read_json(path, kind, f"write it again with `{command}`") if path.is_file() else None

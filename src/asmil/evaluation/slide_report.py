@@ -6,7 +6,7 @@ import numpy as np
 
 from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.reporting import Block, Figure, Heading, Table, estimate_cell
-from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, new_figure, svg_text
 
 SLIDE_READING = (
     "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
@@ -67,7 +67,7 @@ def scatter_figure(evaluation: SlideEvaluation) -> str:
     """Predicted against true values, one dot per slide (mean over trainings), with the identity line."""
     means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
     ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
-    with new_figure(4.6, 4.4) as figure:
+    with new_figure(ONE_COLUMN, 4.4) as figure:
         axes = figure.add_subplot()
         axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
         axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)

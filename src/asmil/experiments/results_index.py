@@ -9,21 +9,24 @@ from pathlib import Path
 from urllib.parse import quote
 
 from asmil.errors import AsmilError
-from asmil.evaluation.result_files import EvaluationFile, Number, read_localization, read_result
+from asmil.evaluation.result_files import ComparisonFile, EvaluationFile, Number, read_localization, read_result
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
+from asmil.reporting.read_page import read_page
 from asmil.runs.run import Run
 from asmil.settings.documents import one_line
 from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
+COMPARISON = "comparison.html"
 PAGES = {
     "auto.html": ("Best model", "which method was chosen, whether attention pays, expected performance"),
+    COMPARISON: ("Comparison of methods", "ranking, differences with intervals and tests, curves"),
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
-    "comparison.html": ("Comparison of methods", "differences with intervals and tests"),
+    "validation.html": ("External validation", "performance on new patients, calibration, subgroups, decision curve"),
     "localization.html": ("Localization", "heat maps compared with annotations"),
     "faithfulness.html": ("Faithfulness of heat maps", "what happens to predictions when tiles are removed by rank"),
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
@@ -109,9 +112,18 @@ def index_results(folder: Path) -> ResultsIndex:
     if not pages and not pictures:
         raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
     summaries = {run: summary for run in run_folders if (summary := _summary(run)) is not None}
-    names = unique_names(list(summaries))
+    given = names_in_comparison(folder)
+    names = [given.get(run.resolve(), name) for run, name in zip(summaries, unique_names(list(summaries)), strict=True)]
     runs = tuple(replace(summary, name=name) for summary, name in zip(summaries.values(), names, strict=True))
     return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
+
+
+def names_in_comparison(folder: Path) -> dict[Path, str]:
+    """The names of runs in the comparison of a folder, which may have been given with `--names`."""
+    compared = read_result((folder / COMPARISON).with_suffix(".json"), ComparisonFile, "asmil compare")
+    runs = [] if compared is None else compared.runs
+    # a relative path may be that from another folder; the runs of a study are in its folder
+    return {path.resolve(): run.name for run in runs for path in (run.run, folder / run.run.name)}
 
 
 def write_index(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
@@ -135,8 +147,12 @@ def _links_from(page: Path, pages: Sequence[Path]) -> list[Link]:
 
 
 def index_document(results: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
-    """The page: results first, then links and pictures."""
-    sections = [Section("Reports", [Links([_link(page) for page in results.pages])])] if results.pages else []
+    """The page: results first, then links and pictures; the comparison of the folder makes it the cover of a study."""
+    compared = Path(COMPARISON)
+    cover = read_page(results.folder / compared) if compared in results.pages else None
+    sections = [] if cover is None else list(cover.sections)
+    if results.pages:
+        sections.append(Section("Reports", [Links([_link(page) for page in results.pages])]))
     if next_steps:
         sections.append(Section("Next", list(next_steps)))
     if results.pictures:
@@ -144,8 +160,10 @@ def index_document(results: ResultsIndex, title: str, next_steps: Sequence[str] 
     if len(results.pictures) > MOST_PICTURES:
         more = [Link(path.stem, quote(path.as_posix())) for path in results.pictures[MOST_PICTURES:]]
         sections.append(Section("More heat maps", [Links(more)]))
-    answer = " ".join(results.sentences) or "No run here has been evaluated yet."
-    return Document("Results", title, answer, sections, warnings=results.warnings)
+    sentences = [*([] if cover is None else [cover.answer]), *results.sentences]
+    answer = " ".join(sentences) or "No run here has been evaluated yet."
+    about = "" if cover is None else cover.about
+    return Document("Results" if cover is None else "Study", title, answer, sections, about, warnings=results.warnings)
 
 
 def _figures(results: ResultsIndex) -> Iterator[Figure]:

@@ -16,6 +16,7 @@ INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
 ALARM_INK = (176, 32, 32)
 BAR_SHARE = 0.25
 """Length of a scale bar, as a share of the picture's width."""
+LARGEST_BAR_TEXT = 36
 NICE = (1, 2, 5)
 PICTURE_BOXES = "asmil pictures"
 """Key of the PNG text that says where the pictures of a figure are, so that a page can replace its background."""
@@ -132,7 +133,7 @@ def draw_scale_bar(picture: Pixels, downsample: float, mpp: float | None) -> Non
     text = f"{length:g} {'px' if mpp is None else 'µm'}"
     if mpp is not None and length >= 1000:
         text = f"{length / 1000:g} mm"
-    size = max(11, min(22, width // 26))
+    size = max(11, min(LARGEST_BAR_TEXT, width // 20))
     box_width, box_height = max(pixels, text_width(text, size)) + 16, size + 22
     left, top = 10, height - box_height - 10
     if box_width + left > width or top < 0:

@@ -34,6 +34,8 @@ MARGIN_TILES = 2.0
 GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 84, 40, 104
 """In pixels: space between panels and around the figure, and the heights of texts."""
 SMALLEST_PANEL, SMALL_LEGEND = 320, 92
+READABLE = 6 / 72 * 25.4 / 180
+"""Height of text that is 6 points if the figure is printed 180 mm wide, as a share of its width."""
 WIDE_PANEL = 560
 """Panels of at least this width have larger text."""
 GLASS = 244
@@ -166,11 +168,13 @@ def arrange(
     cell_width = max(width, SMALLEST_PANEL)
     columns = _columns(len(panels), cell_width, height)
     lines = math.ceil(len(panels) / columns)
-    cell_height = PANEL_TITLE + height + LEGEND
     total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP
-    size = 20 if cell_width >= WIDE_PANEL else 15
+    readable = math.ceil(READABLE * total_width)
+    size = max(readable, 20 if cell_width >= WIDE_PANEL else 15)
+    title_height, panel_title, legend = (round(part * max(1.0, size / 20)) for part in (TITLE, PANEL_TITLE, LEGEND))
+    cell_height = panel_title + height + legend
     room = total_width - 2 * EDGE
-    heading = TITLE + caveats.height(room, size)
+    heading = title_height + caveats.height(room, size)
     total_height = 2 * EDGE + heading + lines * cell_height + (lines - 1) * GAP
     figure = np.full((total_height, total_width, 3), canvas.PAPER[0], dtype=np.uint8)
     write(figure, canvas.shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
@@ -183,11 +187,11 @@ def arrange(
         top = EDGE + heading + line * (cell_height + GAP)
         write(figure, canvas.shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
-        pictures.append(Box(inset, top + PANEL_TITLE, width, height))
+        pictures.append(Box(inset, top + panel_title, width, height))
         figure[pictures[-1].pixels] = panel.pixels
         if panel.scale is not None:
-            below = top + PANEL_TITLE + height + 8
-            pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity))
+            below = top + panel_title + height + 8
+            pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity, readable))
     return figure, pictures
 
 
@@ -205,10 +209,19 @@ def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
     return canvas.on_any_ground(drawn, pictures)
 
 
-def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> Box:
+def _draw_legend(
+    figure: Pixels,
+    left: int,
+    top: int,
+    width: int,
+    scale: ColorScale,
+    unit: str,
+    opacity: float,
+    smallest_text: int = 0,
+) -> Box:
     """Draw a bar of the scale's colors as they look on the map, with numbers and their meaning; returns its box."""
     bar_left, bar_width = left + 36, min(width - 72, 640)
-    size = 18 if width >= WIDE_PANEL else 15
+    size = max(smallest_text, 18 if width >= WIDE_PANEL else 15)
     codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
     colors = lookup_table(scale.color_map)[codes] * opacity + GLASS * (1 - opacity)
     if scale.kind == "absolute" and scale.high <= scale.low:
@@ -244,6 +257,6 @@ def _gray(view: View) -> Pixels:
 def _columns(panels: int, width: int, height: int) -> int:
     """So many that the figure is about twice as wide as high; up to three panels are in one row, none is alone."""
     if panels <= 4:
-        return panels if panels < 4 else 2
+        return 2 if panels == 4 and width >= height else panels
     columns = max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
     return columns - 1 if columns > 2 and panels % columns == 1 else columns

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,21 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from asmil.reporting.document import Table
 from asmil.reporting.formats import format_significant
 from asmil.tables.arrays import Floats, Integers
 
-COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#39424e", "#8c510a")
+"""The palette of Okabe and Ito, which color-blind readers can tell apart, without its yellow and black."""
+ONE_COLUMN, TWO_COLUMNS = 4.6, 9.2
+"""Widths of figures in inches: printed in one column (85 mm) or two (180 mm), their text is at least 6 points high."""
 GUIDE, EDGE, TEXT = "#b9c0c8", "#8a94a0", "#39424e"
 """Colors of reference lines, axes and labels."""
+DARK_SHARE = 0.55
+"""The text on cells of a matrix with a larger share is white."""
 NARROW_DECADES = 2.5
 """A logarithmic axis with a smaller range also gets ticks at 2 and 5."""
 STYLE: dict[Any, Any] = {
@@ -121,3 +129,23 @@ def raster(values: Floats, cells: Integers, shape: tuple[int, int]) -> Floats:
     np.maximum.at(image, cells, values)
     image[np.isneginf(image)] = np.nan
     return image.reshape(shape)
+
+
+def matrix_figure(table: Table) -> str:
+    """A table of counts whose cells are shaded, such as a confusion matrix, as SVG: counts and shares of their row."""
+    rows = list(table.cells())
+    shares = np.array([[cell.shade or 0.0 for cell in row[1:]] for row in rows])
+    with new_figure(ONE_COLUMN, 1.4 + 0.55 * len(rows), axes_grid=False) as figure:
+        axes = figure.add_subplot()
+        axes.set(xlim=(-0.5, shares.shape[1] - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        for row, column in np.ndindex(*shares.shape):
+            share, cell = shares[row, column], rows[row][column + 1]
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=COLORS[0], alpha=0.9 * share))
+            ink = "white" if share > DARK_SHARE else TEXT
+            axes.text(column, row, f"{cell.text}\n{100 * share:.0f} %", ha="center", va="center", color=ink)
+        axes.set_xticks(range(shares.shape[1]), ["\n".join(wrap(plain_text(name), 14)) for name in table.columns[1:]])
+        axes.set_yticks(range(len(rows)), ["\n".join(wrap(plain_text(row[0].text), 20)) for row in rows])
+        axes.set(ylabel=plain_text(table.columns[0]))
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        return svg_text(figure)

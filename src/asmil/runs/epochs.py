@@ -12,6 +12,7 @@ import pandas as pd
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 
 from asmil.errors import AsmilError
+from asmil.runs.layout import RunLayout
 from asmil.runs.notes import read_kept_epoch
 from asmil.settings.documents import parse_json, validated
 
@@ -51,6 +52,13 @@ def read_epochs(path: Path) -> list[dict[str, Any]]:
         if number > 1 and records[-1]["epoch"] <= records[-2]["epoch"]:
             raise AsmilError(f"{where}: epoch {records[-1]['epoch']} follows epoch {records[-2]['epoch']}; {_REMEDY}")
     return records
+
+
+def training_seconds(layout: RunLayout) -> float | None:
+    """The seconds of all epochs of a run, over its folds and seeds; None if they were not recorded."""
+    logs = [read_epochs(training / "metrics.jsonl") for _, _, training in layout.trainings()]
+    seconds = [float(epoch["seconds"]) for epochs in logs for epoch in epochs if "seconds" in epoch]
+    return sum(seconds) if seconds else None
 
 
 _REMEDY = "restore the file, or train again into another folder"

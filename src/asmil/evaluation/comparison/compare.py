@@ -26,13 +26,22 @@ from asmil.evaluation.comparison.findings import (
     RunScores,
     SeedTests,
 )
-from asmil.evaluation.comparison.pairing import ComparedRun, PairedPredictions, Rows, open_runs, pair_runs, pairs_of
+from asmil.evaluation.comparison.pairing import (
+    ComparedRun,
+    PairedPredictions,
+    Rows,
+    given_names,
+    open_runs,
+    pair_runs,
+    pairs_of,
+)
 from asmil.evaluation.run_alarms import alarms_given
 from asmil.evaluation.run_evaluation import Request, Role
 from asmil.evaluation.slide_evaluation import few_per_class
 from asmil.evaluation.statistics import CombinationRule, Draws
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
+from asmil.runs.epochs import training_seconds
 from asmil.tables.arrays import Floats
 from asmil.tasks import intervals
 from asmil.tasks.base import Metric
@@ -52,16 +61,18 @@ def compare_runs(
     reference: Path | str | None = None,
     all_pairs: bool = False,
     unit: UnitKind = "slide",
+    names: Sequence[str] = (),
 ) -> Comparison:
     """Compare runs that were evaluated on the same slides of the same cohort.
 
     reference: the run the others are compared with, by default the first; all_pairs: compare every pair of runs
     unit: `patient` averages the predictions of a patient's slides first
+    names: of the runs, in their order; by default those of their folders
     A run that cannot be read is reported in `problems`, and the others are compared.
     """
     asked = Request(role, resamples, seed, unit)
     opened, problems = open_runs(runs, reference, all_pairs)
-    paired = pair_runs(opened, asked)
+    paired = pair_runs(opened, asked, given_names(runs, names, opened) if names else None)
     rows, pairs = paired.rows, pairs_of(paired, reference, all_pairs)
     scores, skipped = _scores(paired, asked)
     sizes = {pair: _part_sizes(paired, pair, asked) for pair in pairs}
@@ -125,7 +136,8 @@ def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunSco
             )
         settings = run.run.settings
         method, preset = settings.method or "unknown", settings.preset or "unknown"
-        scores[name] = RunScores(name, str(run.run.path), method, preset, run.seeds, metrics)
+        seconds = training_seconds(run.run.layout)
+        scores[name] = RunScores(name, str(run.run.path), method, preset, run.seeds, metrics, seconds)
     return scores, int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
 
 

@@ -19,7 +19,10 @@ from asmil.tasks.base import Metric, PredictionFormat
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run of the comparison: the mean of each metric over seeds, with its 95 % patient-level interval."""
+    """One run of the comparison: the mean of each metric over seeds, with its 95 % patient-level interval.
+
+    seconds: of all its trainings; None if they were not recorded
+    """
 
     name: str
     path: str
@@ -27,6 +30,7 @@ class RunScores:
     preset: str
     seeds: tuple[int, ...]
     metrics: Mapping[str, Estimate]
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

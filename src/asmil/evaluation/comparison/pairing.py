@@ -201,6 +201,14 @@ def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pair
     return opened, problems
 
 
+def given_names(runs: Sequence[Path | str], names: Sequence[str], opened: Sequence[Run]) -> list[str]:
+    """The names of the opened runs, of names that were given for all runs."""
+    if len(names) != len(runs) or len(set(names)) < len(names) or not all(names):
+        raise AsmilError(f"--names {','.join(names)}: give {len(runs)} different names, one per run, in their order")
+    by_path = {Path(run).resolve(): name for run, name in zip(runs, names, strict=True)}
+    return [by_path[run.path.resolve()] for run in opened]
+
+
 def pair_runs(runs: Sequence[Run], asked: Request, names: Sequence[str] | None = None) -> PairedPredictions:
     """The rows of all runs and the predictions of each run; AsmilError if the runs do not match.
 

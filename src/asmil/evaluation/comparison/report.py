@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest
-from asmil.evaluation.curves import KINDS, run_curves
+from asmil.evaluation.curves import BAND_DRAWS, KINDS, run_curves
 from asmil.evaluation.run_evaluation import FEWEST_TO_RANK, PART_TITLES
 from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, problem_sections
-from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, EDGE, ONE_COLUMN, new_figure, plain_text, svg_text
 from asmil.reporting.estimate import TOO_FEW, Estimate, jsonable
 from asmil.reporting.files import write_document
-from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
+from asmil.reporting.formats import (
+    format_count,
+    format_duration,
+    format_number,
+    format_p,
+    format_signed,
+    format_signed_interval,
+)
 from asmil.tasks.base import Metric
 from asmil.tasks.intervals import draw_patients, is_at_edge, number_patients
 
 MOST_IN_ANSWER = 2
 NAMES = ("run", "reference", "metric")
-BAND_DRAWS = 200
-LONGEST_NAME = 34
+LONGEST_LINE = 30
+"""Characters of a name in a figure; longer names continue on the next line."""
 SIGNIFICANT = 0.05
 """Corrected p-values from here on are named beside an interval that excludes 0."""
 HOW = {
@@ -132,7 +140,10 @@ def _has_seeds(comparison: Comparison) -> bool:
 
 
 def runs_table(comparison: Comparison) -> Table:
-    """One row per run; a value is bold if it is the best and the interval of a difference excludes 0."""
+    """One row per run, the best first; a value is bold if the interval of a difference of the best excludes 0."""
+    metric = comparison.metrics[0]
+    ranked = sorted(comparison.runs, key=lambda run: run.metrics[metric.name].value, reverse=metric.larger_is_better)
+    timed = any(run.seconds is not None for run in ranked)
     rows: list[Row] = [
         [
             Cell(run.name, (f"{run.method}, preset {run.preset}",)),
@@ -142,17 +153,19 @@ def runs_table(comparison: Comparison) -> Table:
                 for value in [run.metrics[metric.name]]
             ),
             str(len(run.seeds)),
+            *[format_duration(run.seconds)] * timed,
         ]
-        for run in comparison.runs
+        for run in ranked
     ]
     mean = "Mean over seeds" if _has_seeds(comparison) else "One training per fold"
     over_seeds = "; mean over seeds" * _has_seeds(comparison)
     return Table(
-        ["run", *(metric.title for metric in comparison.metrics), "seeds"],
+        ["run", *(metric.title for metric in comparison.metrics), "seeds", *["training time"] * timed],
         rows,
         title=f"{PART_TITLES[comparison.role]}: {sizes_of(comparison)}{over_seeds}",
-        caption=f"{mean}, 95 % patient-level bootstrap interval, standard deviation (sd). Bold: best, and the interval "
-        "of a difference excludes 0.",
+        caption=f"{mean}, 95 % patient-level bootstrap interval, standard deviation (sd). Best {metric.title} first. "
+        f"Bold: best, and the interval of a difference excludes 0.{' Training time: sum over trainings.' * timed}",
+        narrow=frozenset({"training time"}),
         in_terminal=True,
         emphasis=True,
     )
@@ -285,33 +298,37 @@ def _curves(comparison: Comparison) -> list[Block]:
 
 def forest_figure(comparison: Comparison) -> str:
     """Differences (run minus reference) as dots, 95 % intervals as lines; one panel per metric."""
-    n_pairs = len(comparison.differences) // len(comparison.metrics)
-    height = 1.1 + 0.4 * n_pairs
-    with new_figure(5.6, height * len(comparison.metrics), axes_grid_axis="x", axes_spines_left=False) as figure:
-        panels = figure.subplots(len(comparison.metrics), 1, squeeze=False)[:, 0]
-        for axes, metric in zip(panels, comparison.metrics, strict=True):
-            _draw_differences(
-                axes, metric, [difference for difference in comparison.differences if difference.metric == metric]
-            )
+    by_metric = [[row for row in comparison.differences if row.metric == metric] for metric in comparison.metrics]
+    names = [_pair_name(row, comparison.reference) for row in by_metric[0]]
+    height = 1.1 + sum(0.2 + 0.2 * (1 + name.count("\n")) for name in names)
+    with new_figure(ONE_COLUMN, height * len(by_metric), axes_grid_axis="x", axes_spines_left=False) as figure:
+        panels = figure.subplots(len(by_metric), 1, squeeze=False)[:, 0]
+        for axes, differences in zip(panels, by_metric, strict=True):
+            _draw_differences(axes, names, differences, comparison.reference)
         return svg_text(figure)
 
 
-def _draw_differences(axes: Axes, metric: Metric, differences: list[Difference]) -> None:
+def _pair_name(difference: Difference, reference: str | None) -> str:
+    """The run; also its reference, if not all runs have the same."""
+    words = difference.run if reference is not None else f"{difference.run} − {difference.reference}"
+    return plain_text("\n".join(wrap(words, LONGEST_LINE)))
+
+
+def _draw_differences(
+    axes: Axes, names: Sequence[str], differences: Sequence[Difference], reference: str | None
+) -> None:
     axes.axvline(0, color=EDGE, linewidth=1, linestyle="--")
     for row, difference in enumerate(differences):
         color = COLORS[0] if difference.interval.excludes_zero else EDGE
         axes.plot(list(difference.interval), [row, row], color=color, linewidth=2.2, solid_capstyle="round")
         axes.plot(difference.value, row, "o", color=color, markersize=6)
-    names = [f"{_short(difference.run)} − {_short(difference.reference)}" for difference in differences]
+    metric = differences[0].metric
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     better = "larger is better" if metric.larger_is_better else "smaller is better"
-    axes.set(title=plain_text(metric.title), xlabel=f"difference ({better})")
-
-
-def _short(name: str) -> str:
-    return plain_text(name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}")
+    compared = "difference" if reference is None else plain_text("\n".join(wrap(f"difference to {reference}", 44)))
+    axes.set(title=plain_text(metric.title), xlabel=f"{compared} ({better})")
 
 
 def _reading(comparison: Comparison) -> Iterator[str]:
@@ -382,6 +399,7 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
                 "method": run.method,
                 "preset": run.preset,
                 "seeds": run.seeds,
+                "training_seconds": run.seconds,
                 "metrics": {name: difference.to_dict("seeds", "folds") for name, difference in run.metrics.items()},
             }
             for run in comparison.runs

@@ -13,7 +13,7 @@ from asmil.evaluation.localization.slide_evaluator import SlideMeasures
 from asmil.explain.report_panels import slide_panels
 from asmil.explain.tile_map import TileMap
 from asmil.reporting import Figure as Picture
-from asmil.reporting.drawing import COLORS, new_figure, svg_text
+from asmil.reporting.drawing import COLORS, ONE_COLUMN, new_figure, svg_text
 from asmil.slides.annotations import trace_outlines
 from asmil.slides.discovery import SlideFile
 
@@ -29,7 +29,7 @@ def froc_figure(localization: Localization) -> str | None:
     ]
     if not curves:
         return None
-    with new_figure(5.4, 3.6) as figure:
+    with new_figure(ONE_COLUMN, 3.6) as figure:
         axes = figure.add_subplot()
         for number, (scaling, froc) in enumerate(curves):
             color = COLORS[number % len(COLORS)]
@@ -65,7 +65,7 @@ def slides_figure(localization: Localization) -> str | None:
         panels.append(("Dice of tumor slides", "dice"))
     if localization.summary.n_normal:
         panels.append(("specificity of normal slides", "specificity"))
-    with new_figure(5.4, 3.6) as figure:
+    with new_figure(ONE_COLUMN, 3.6) as figure:
         for column, (title, measure) in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), column + 1)
             for number, scaling in enumerate(localization.protocol.scalings):

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, nearest_recording
 from asmil.reporting import Figure
-from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, TWO_COLUMNS, new_figure, plain_text, svg_text
 from asmil.runs.attention_file import AttentionRecord
 from asmil.tables.arrays import Floats
 
@@ -92,7 +92,7 @@ def _draw(training: TrainingStability, recordings: Sequence[int], slides: npt.ND
     span = 1.16 * np.ptp(positions, axis=1).max(axis=0) + 1e-9
     n_columns = min(6, len(recordings))
     n_rows = -(-len(recordings) // n_columns)
-    with new_figure(11.2, 2.5 * n_rows + 0.4) as figure:
+    with new_figure(TWO_COLUMNS, 2.5 * n_rows + 0.4) as figure:
         panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
         for axes in panels[len(recordings) :]:
             axes.set_axis_off()

@@ -6,6 +6,7 @@ Also the helpers that all stability figures share: names of runs, and the choice
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from asmil.attention.measures import effective_tiles, top_mass
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.reporting import Figure
-from asmil.reporting.drawing import COLORS, EDGE, make_logarithmic, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, EDGE, TWO_COLUMNS, make_logarithmic, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_share
 from asmil.runs.described import schedule_sentence
 from asmil.tables.arrays import Floats
@@ -45,6 +46,8 @@ NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
 SMALLEST_DRAWN = 1e-5
 """Of attention x N; smaller values above 0 are drawn at the left end."""
 BINS = 60
+LONGEST_LINE = 36
+"""Characters of a title."""
 
 
 def course_figures(stabilities: Sequence[RunStability]) -> dict[str, Figure]:
@@ -147,7 +150,7 @@ def histogram_figure(stability: RunStability) -> Figure:
         "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
         f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of these normalizers."
     )
-    with new_figure(11.2, 2.6 * len(slides)) as figure:
+    with new_figure(TWO_COLUMNS, 2.6 * len(slides)) as figure:
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
         for (left, right), (name, scores) in zip(grid, slides.items(), strict=True):
             _draw_scores(left, name, scores)
@@ -179,7 +182,7 @@ def _draw_scores(axes: Axes, name: str, scores: Floats) -> None:
     counts, edges = np.histogram(scores, bins=BINS)
     axes.stairs(counts / counts.sum(), edges, color=COLORS[5], fill=True, alpha=0.7)
     axes.axvline(0, color=EDGE, linewidth=0.8, linestyle=":")
-    axes.set(title=plain_text(name), ylabel="share of tiles", axisbelow=True)
+    axes.set(title=plain_text("\n".join(wrap(name, LONGEST_LINE))), ylabel="share of tiles", axisbelow=True)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     make_logarithmic(axes, "y")
 

@@ -17,7 +17,16 @@ from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, legend_names, nearest_recording, training_of
 from asmil.explain.color_scale import RELATIVE_TICKS
 from asmil.reporting import Figure
-from asmil.reporting.drawing import ANY_GROUND, COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
+from asmil.reporting.drawing import (
+    ANY_GROUND,
+    COLORS,
+    TWO_COLUMNS,
+    new_figure,
+    plain_text,
+    png_bytes,
+    raster,
+    tile_cells,
+)
 from asmil.reporting.formats import format_share, format_small
 from asmil.tables.arrays import Floats
 
@@ -25,8 +34,8 @@ Size = tuple[float, float]
 
 LOW, HIGH = RELATIVE_TICKS[0], RELATIVE_TICKS[-1]
 STRIP_BINS = 200
-DOTS_PER_INCH = 130
-FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, 11.2), (0.45, 2.4), 0.95
+DOTS_PER_INCH = 230
+FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, TWO_COLUMNS), (0.45, 2.4), 0.95
 """In inches; ROW_TEXT is the height of the text above and below a row of maps."""
 
 

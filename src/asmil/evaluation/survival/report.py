@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
-from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, TEXT, new_figure, svg_text
 from asmil.reporting.formats import format_p, format_times
 from asmil.tables.time_units import UNKNOWN_UNIT
 from asmil.tasks.risk_groups import RiskGroups
@@ -20,7 +20,7 @@ GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": CO
 
 def kaplan_meier_figure(groups: RiskGroups, unit: str = UNKNOWN_UNIT) -> str:
     """Kaplan-Meier curves of the risk groups with 95 % bands, censored patients as ticks, numbers at risk below."""
-    with new_figure(5.8, 3.9 + 0.2 * len(groups.groups)) as figure:
+    with new_figure(ONE_COLUMN, 3.9 + 0.2 * len(groups.groups)) as figure:
         axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[10, 0.9 * len(groups.groups)])
         for group in groups.groups:
             color = GROUP_COLORS[group.name]
@@ -42,7 +42,7 @@ def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: st
     curve, reference = evaluation.curves.get(name), evaluation.curves.get("reference")
     if curve is None:
         return None
-    with new_figure(4.8, 3.4) as figure:
+    with new_figure(ONE_COLUMN, 3.4) as figure:
         axes = figure.add_subplot()
         if name == "auc":
             axes.axhline(0.5, color=GUIDE, linewidth=1, linestyle="--")
@@ -81,16 +81,21 @@ def _write_counts(axes: Axes, groups: RiskGroups, unit: str) -> None:
 
 def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
     """Risk groups, single times and curves of one run."""
-    curves = kaplan_meier_figure(evaluation.risk_groups, evaluation.run.time_unit)
+    groups = evaluation.risk_groups
+    curves = kaplan_meier_figure(groups, evaluation.run.time_unit)
     auc = time_figure(evaluation, "auc", "AUC(t)", "AUC: event by t against followed longer")
     brier = time_figure(evaluation, "brier", "Brier score (lower is better)", "Brier score")
     return [
         Heading("Risk groups"),
         _risk_groups(evaluation),
-        Figure(curves, "Kaplan-Meier curves by risk group"),
+        Figure(
+            curves, "Kaplan-Meier curves by risk group", f"Bands: 95 % intervals; ticks: censored. {_log_rank(groups)}"
+        ),
         Heading("At single times"),
         _times(evaluation),
         SideBySide([Figure(auc, "AUC over time"), Figure(brier, "Brier score over time")]),
+        "Bands: 95 % patient-level bootstrap intervals."
+        + " Thin lines: single trainings." * (evaluation.n_trainings > 1),
     ]
 
 
@@ -100,13 +105,19 @@ def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
     for group in groups.groups:
         median = Cell(format_times(group.median), interval=format_times(*group.median_interval))
         rows.append([group.name, str(group.patients), str(group.events), median])
-    p = "undefined" if math.isnan(groups.p) else f"p {'' if groups.p < 0.001 else '= '}{format_p(groups.p)}"
     caption = (
         f"Cut at the {groups.cut} of the predicted risks within each fold; the groups of all folds are joined. "
-        f"Log-rank test: {p}. Bands and intervals: 95 %; ticks: censored patients."
+        f"{_log_rank(groups)} Intervals: 95 %."
     )
     columns = ["group", "patients", "events", f"median survival, {evaluation.run.time_unit}"]
-    return Table(columns, rows, title=f"risk groups, log-rank test: {p}", caption=caption, in_terminal=True)
+    return Table(
+        columns, rows, title=f"risk groups; {_log_rank(groups).lower().rstrip('.')}", caption=caption, in_terminal=True
+    )
+
+
+def _log_rank(groups: RiskGroups) -> str:
+    p = "undefined" if math.isnan(groups.p) else f"p {'' if groups.p < 0.001 else '= '}{format_p(groups.p)}"
+    return f"Log-rank test: {p}."
 
 
 def _times(evaluation: SurvivalEvaluation) -> Table:
