@@ -53,7 +53,10 @@ class Certainty:
             return []
         p_values = np.array([self.columns(each)[SIMILARITY] for _, each in new])
         adjusted = benjamini_hochberg(p_values)
-        unlike = [new[i][0].name for i in np.argsort(p_values, kind="stable") if adjusted[i] <= FALSE_DISCOVERIES]
+        # p-values of slides farther away than all training slides are equal
+        distances = [self.similarity.mean_distances(each.feature_means).max() for _, each in new]
+        order = np.lexsort((-np.array(distances), p_values))
+        unlike = [new[i][0].name for i in order if adjusted[i] <= FALSE_DISCOVERIES]
         found = []
         if unlike:
             worst = f"lowest: {', '.join(unlike[:NAMED])}" if len(unlike) > NAMED else ", ".join(unlike)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class PredictionRequest:
     item_timeout: float | None = 0.0
     again: bool = False
     progress: bool = False
-    sets: SetRequest = SetRequest()
+    sets: SetRequest = field(default_factory=SetRequest)
 
     @property
     def attention_folder(self) -> Path:
@@ -234,10 +234,8 @@ class Predictions:
 
     def warnings(self) -> list[str]:
         """Reasons not to believe some of the predictions, one sentence each."""
-        return [
-            *prediction_warnings([result for _, result in self.predicted]),
-            *self.certainty.warnings(self.predicted),
-        ]
+        doubts = prediction_warnings([result for _, result in self.predicted])
+        return [*doubts, *self.certainty.warnings(self.predicted)]
 
     def table(self) -> pd.DataFrame:
         """The rows as a table; failures and reasons for doubt are given as warnings."""

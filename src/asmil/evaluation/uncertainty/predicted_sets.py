@@ -106,8 +106,9 @@ class PredictedSets:
             of = " of each class" if asked.per_class else ""
             abstained = sum(row[CLASS] == ABSTAIN for row in rows)
             patients = format_count(self.calibration.n_patients(), "validation patient")
+            of_folds = f"{patients} of {format_count(folds, 'fold')}"
             sentences.append(
-                f"sets for a coverage of {asked.coverage:g}{of}, calibrated on {patients} ({format_count(folds, 'fold')}): "
+                f"sets for a coverage of {asked.coverage:g}{of}, calibrated on {of_folds}: "
                 f"{abstained} of {len(rows)} abstain"
             )
         if self.positive is not None and asked.max_missed is not None:
@@ -117,8 +118,8 @@ class PredictedSets:
             bound = missed_bound(n_patients, self.level, asked.confidence or BOUND_CONFIDENCE)
             average = f"at most {format_share(asked.max_missed)} on average, and " if asked.confidence is None else ""
             sentences.append(
-                f"{name} is ruled out for {count} of {len(rows)}; calibrated on {n_patients} of its validation patients "
-                f"to miss {average}at most {format_share(bound)} with a confidence of "
+                f"{name} is ruled out for {count} of {len(rows)}; calibrated on {n_patients} of its validation "
+                f"patients to miss {average}at most {format_share(bound)} with a confidence of "
                 f"{asked.confidence or BOUND_CONFIDENCE:g}"
             )
         return sentences

@@ -25,11 +25,8 @@ def rule_out_level(n_patients: int, max_missed: float, positive: str, confidence
 
     n_patients: calibration patients of the positive class; p-values must be class-conditional
     """
-    for name, share in (
-        ("the missed share", max_missed),
-        ("the confidence", 0.5 if confidence is None else confidence),
-    ):
-        if not 0 < share < 1:
+    for name, share in (("the missed share", max_missed), ("the confidence", confidence)):
+        if share is not None and not 0 < share < 1:
             raise AsmilError(f"{name} must be between 0 and 1, not {share:g}")
     asked = f"at most {100 * max_missed:g} % missed"
     if confidence is None:

@@ -1,4 +1,4 @@
-"""The calibration of a run's conformal sets: its validation slides, or in a bundle their probabilities without names."""
+"""What conformal sets of a run are calibrated on: its validation slides, in a bundle without their names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from asmil.settings.documents import read_json
 FILE = "calibration.json"
 """In a bundle."""
 _NOT_OFFERED = {
-    "survival": "conformal lower bounds of survival times are not offered: they are valid only if the censoring time of "
-    "every patient is known",
+    "survival": "conformal lower bounds of survival times are not offered: they are valid only if the censoring time "
+    "of every patient is known",
     "regression": "conformal sets are offered for classification, not for regression",
     "multilabel": "conformal sets are offered for classification, not for several labels per slide",
 }

@@ -89,6 +89,10 @@ class Similarity:
         """n, of summaries of new slides n x D."""
         return pooled_p_values(self._held_out, [gaussian.distances(summaries) for gaussian in self.gaussians])
 
+    def mean_distances(self, summaries: npt.ArrayLike) -> Floats:
+        """n, the mean over folds of the distances of new slides n x D."""
+        return np.asarray(np.mean([gaussian.distances(summaries) for gaussian in self.gaussians], axis=0))
+
     def p_value_of_joined(self, summaries: npt.ArrayLike) -> float:
         """Of m slides (m x D) of one patient: m times the smallest p-value, at most 1."""
         found = self.p_values(summaries)
@@ -118,7 +122,7 @@ class Similarity:
             "patients": torch.from_numpy(self.patients),
             "distances": torch.from_numpy(self.distances),
         }
-        save_checkpoint(folder / FILE, tensors, {})
+        save_checkpoint(folder / FILE, tensors, {"patients": len(np.unique(self.patients))})
 
 
 def read_similarity(folder: Path) -> Similarity | None:
