@@ -44,7 +44,7 @@ SMALL = 1e-9
 class Gaussian:
     """The distribution of summaries of slides.
 
-    mean: D; directions: D x r, orthonormal, as they are stored: in half precision
+    mean: D; directions: D x r, orthonormal or zero, as they are stored: in half precision
     variances: r + 1, along the directions and, last, in all others
     """
 
@@ -184,7 +184,10 @@ def _fit(summaries: Floats) -> Gaussian:
     shrinkage = _shrinkage(products, width)
     variances = (1 - shrinkage) * np.append(eigenvalues[kept], max(rest, 0)) + shrinkage * mean_variance
     smallest = max(SMALL * mean_variance, float(np.finfo(np.float32).tiny))
-    stored = directions.astype(np.float16).astype(np.float32)
+    # missing directions are zero, so that all folds have the same number of them
+    stored = np.zeros((width, min(DIRECTIONS, width)), np.float32)
+    stored[:, : kept.sum()] = directions.astype(np.float16)
+    variances = np.insert(variances, kept.sum(), np.ones(stored.shape[1] - kept.sum()))
     return Gaussian(mean.astype(np.float32), stored, np.maximum(variances, smallest).astype(np.float32))
 
 
