@@ -42,7 +42,7 @@ class Certainty:
         columns: dict[str, Any] = disagreement_columns(self.run.kind, list(prediction.members.values()))
         if self.sets is not None:
             columns |= self.sets.columns(prediction.members)
-        if self.similarity is not None and prediction.feature_means is not None:
+        if self.similarity is not None:
             columns[SIMILARITY] = self.similarity.p_value_of_joined(prediction.feature_means)
         return columns
 
@@ -51,7 +51,7 @@ class Certainty:
         new = [(unit, each) for unit, each in predicted if not each.used_in_training and not each.other_features]
         if self.similarity is None or not new:
             return []
-        p_values = np.array([self.columns(each)[SIMILARITY] for _, each in new])
+        p_values = np.array([self.similarity.p_value_of_joined(each.feature_means) for _, each in new])
         adjusted = benjamini_hochberg(p_values)
         # p-values of slides farther away than all training slides are equal
         distances = [self.similarity.mean_distances(each.feature_means).max() for _, each in new]

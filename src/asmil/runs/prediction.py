@@ -52,7 +52,7 @@ class SlidePrediction:
     used_in_training: whether the slide was a training or validation slide of the run; None if that is unknown
     uncertainty: how certain the models are, by name, averaged over them; empty if the method does not estimate it
     members: the predictions of the single models by column name, by fold and seed
-    feature_means: m x D, the mean of the tile features of each of its m slides
+    feature_means: m x D, the mean of the tile features of each of its m slides; empty for a bag without a file
     other_features: why the features are probably of another encoder; empty if they may be those of the training
     """
 
@@ -69,7 +69,7 @@ class SlidePrediction:
     other_features: str = ""
     uncertainty: Mapping[str, float] = field(default_factory=dict)
     members: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
-    feature_means: Floats32 | None = None
+    feature_means: Floats32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     heatmap = former_name("heatmap", "tile_map")
 
     @property
