@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +76,16 @@ def evaluate_predictions(run: Run, predicted: Predicted) -> LabeledPredictions |
     return LabeledPredictions(evaluation, len(known) - len(new), len(predicted) - len(known), not new)
 
 
-def rows_with_truth(run: Run, predicted: Predicted) -> list[dict[str, Any]]:
-    """The rows of a table of predictions; if any outcome is known, the outcomes follow the names."""
+def rows_with_truth(run: Run, predicted: Predicted, more: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a table of predictions; if any outcome is known, the outcomes follow the names.
+
+    more: columns of each prediction that follow those of the task
+    """
     truths = [truth_of(run, unit) for unit, _ in predicted]
     empty = dict.fromkeys(next(filter(None, truths), {}))
     rows = []
-    for (_, prediction), truth in zip(predicted, truths, strict=True):
-        row = prediction_row(run, prediction)
+    for (_, prediction), truth, columns in zip(predicted, truths, more, strict=True):
+        row = prediction_row(run, prediction, columns)
         rows.append({"slide": row.pop("slide"), **(truth or empty), **row})
     return rows
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.progress import track
 
+from asmil.api.certainty import Certainty
 from asmil.api.inputs import warn
 from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
 from asmil.cohort.inspection import inspect_slides
@@ -32,6 +33,7 @@ from asmil.cohort.units import Unit, units_of
 from asmil.console import messages
 from asmil.errors import AsmilError
 from asmil.evaluation.run_alarms import alarm_findings
+from asmil.evaluation.uncertainty.predicted_sets import SetRequest
 from asmil.files import remove_abandoned, replacing
 from asmil.runs.prediction import SlidePrediction, load_models, predict_slides, write_attention
 from asmil.runs.run import Run
@@ -118,6 +120,7 @@ class PredictionRequest:
 
     keep_features: the folder for the features of slide images; None: a temporary one
     encoder: confirms the run's encoder if it is code, `module:callable` or `file.py:callable`
+    sets: conformal sets to predict
     """
 
     slides: Cohort | Path | str
@@ -133,6 +136,7 @@ class PredictionRequest:
     item_timeout: float | None = 0.0
     again: bool = False
     progress: bool = False
+    sets: SetRequest = field(default_factory=SetRequest)
 
     @property
     def attention_folder(self) -> Path:
@@ -144,13 +148,14 @@ class PredictionRequest:
     def predict(self, run: Run) -> Predictions:
         """Predict all slides that can be; those of an interrupted command are written to `out`, too."""
         load_models(run)
+        certainty = Certainty.of(run, self.sets)
         with ExitStack() as stack:
             slides, failures = self._find_slides(run, stack)
             units = units_of(slides, run.unit)
             if run.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
                 warn("no patients are given, so every slide counts as one patient; give a table with them")
             readable, unreadable = readable_units(units, self.item_timeout)
-            predictions = Predictions(run, [], [*failures, *unreadable])
+            predictions = Predictions(run, [], [*failures, *unreadable], certainty)
             try:
                 self._predict_units(predictions, readable)
             finally:
@@ -220,14 +225,17 @@ class Predictions:
     run: Run
     predicted: list[tuple[Unit, SlidePrediction]]
     failures: list[str]
+    certainty: Certainty
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per slide or patient."""
-        return rows_with_truth(self.run, self.predicted)
+        columns = [self.certainty.columns(result) for _, result in self.predicted]
+        return rows_with_truth(self.run, self.predicted, columns)
 
     def warnings(self) -> list[str]:
         """Reasons not to believe some of the predictions, one sentence each."""
-        return prediction_warnings([result for _, result in self.predicted])
+        doubts = prediction_warnings([result for _, result in self.predicted])
+        return [*doubts, *self.certainty.warnings(self.predicted)]
 
     def table(self) -> pd.DataFrame:
         """The rows as a table; failures and reasons for doubt are given as warnings."""

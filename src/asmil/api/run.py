@@ -24,6 +24,7 @@ from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
 from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.evaluation.uncertainty.predicted_sets import SetRequest
 from asmil.explain.run_explainer import RunExplainer, SlideExplanation
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload
@@ -55,6 +56,11 @@ class PredictOptions(TypedDict, total=False):
     mpp: float | None
     weights: Path | str | None
     encoder: str | None
+    coverage: float | None
+    per_class: bool
+    max_missed: float | None
+    positive: str | None
+    confidence: float | None
     workers: int | None
     item_timeout: float | None
     again: bool
@@ -210,6 +216,11 @@ class TrainedRun:
         mpp: float | None = None,
         weights: Path | str | None = None,
         encoder: str | None = None,
+        coverage: float | None = None,
+        per_class: bool = False,
+        max_missed: float | None = None,
+        positive: str | None = None,
+        confidence: float | None = None,
         workers: int | None = 0,
         item_timeout: float | None = 0.0,
         again: bool = False,
@@ -226,6 +237,10 @@ class TrainedRun:
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
             encoder's weights, and its name if it is your own code
+        coverage: add conformal sets of classes that contain the true class of this share of patients, calibrated on
+            validation patients; per_class: of the patients of each class
+        max_missed: rule out the class `positive` (default: the second of two) so that at most this share of its
+            patients is missed, on average or with a `confidence`; docs/uncertainty.md says when this holds
         workers: processes that extract slide images; default: this one
         item_timeout: give up on a slide after this many seconds; 0: no limit
         again: extract slides again whose kept features were made from something else, instead of refusing
@@ -266,6 +281,7 @@ class TrainedRun:
             item_timeout,
             again,
             progress,
+            SetRequest(coverage, per_class, max_missed, positive, confidence),
         )
         return request.predict(self._run).table()
 

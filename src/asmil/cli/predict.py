@@ -44,6 +44,22 @@ def predict(
         str | None, option("For slides: confirm the run's encoder if it is your own code.", metavar="NAME")
     ] = None,
     method: OwnMethod = None,
+    coverage: Annotated[
+        float | None,
+        option("Add conformal sets of classes that contain the true class of this share of patients, e.g. 0.9."),
+    ] = None,
+    per_class: Annotated[
+        bool, option("Reach the coverage in each class, not only in all together.", "--per-class")
+    ] = False,
+    max_missed: Annotated[
+        float | None, option("Rule out a class so that at most this share of its patients is missed, e.g. 0.05.")
+    ] = None,
+    positive: Annotated[
+        str | None, option("The class to rule out. Default: the second of two classes.", metavar="CLASS")
+    ] = None,
+    confidence: Annotated[
+        float | None, option("Confidence of --max-missed, e.g. 0.95. Default: it holds on average.")
+    ] = None,
     workers: Annotated[
         int | None, option("For slides: processes that extract. Default: one per GPU, or one per core.", min=0)
     ] = None,
@@ -68,6 +84,7 @@ def predict(
     from asmil.console import print_json
     from asmil.errors import printable
     from asmil.evaluation.run_alarms import alarm_findings
+    from asmil.evaluation.uncertainty.predicted_sets import SetRequest
     from asmil.machine.memory import keep_freed_memory
     from asmil.runs.prediction import open_models
 
@@ -86,6 +103,7 @@ def predict(
         item_timeout,
         again,
         progress=not quiet,
+        sets=SetRequest(coverage, per_class, max_missed, positive, confidence),
     )
     opened = open_models(run, device, method)
     predictions = request.predict(opened)
@@ -93,12 +111,14 @@ def predict(
     rows, n_models = predictions.rows(), len(opened.models)
     evaluated, unevaluated = _evaluate(predictions)
     warned = [*predictions.warnings(), *unevaluated]
+    guaranteed = [] if predictions.certainty.sets is None else predictions.certainty.sets.sentences(rows)
     if as_json:
         print_json(
             {
                 "out": str(out) if rows else None,
                 "models": n_models,
                 "predictions": rows,
+                "sets": guaranteed,
                 "evaluation": None if evaluated is None else evaluated.to_dict(),
                 "warnings": warned,
                 "failed": predictions.failures,
@@ -108,6 +128,8 @@ def predict(
         averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
         maps = f", attention in {request.attention_folder}" if attention else ""
         typer.echo(f"{len(rows)} {opened.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}{maps}")
+        for sentence in guaranteed:
+            typer.echo(printable(sentence))
         _print_rows(rows)
         if evaluated is not None:
             _print_metrics(evaluated)
@@ -115,6 +137,8 @@ def predict(
         typer.echo(f"alarm: {alarm}", err=True)
     for sentence in warned:
         typer.secho(printable(f"warning: {sentence}"), fg=typer.colors.YELLOW, err=True)
+    if missing := predictions.certainty.missing:
+        typer.echo(f"note: {missing}", err=True)
     if opened.n_unfinished:
         typer.echo(f"note: {opened.n_unfinished} trainings of the run have not ended and were left out", err=True)
     total = len(predictions.failures) + len(predictions.predicted)

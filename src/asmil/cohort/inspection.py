@@ -13,7 +13,7 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import CohortError, Problem, problems_of
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
-from asmil.cohort.tile_hashes import TileSketch, all_hashes, remember_sketch, sketch_of, tile_hashes
+from asmil.cohort.tile_hashes import ROWS_AT_ONCE, TilesRead, read_tiles, remember_tiles, tiles_read
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
@@ -26,7 +26,7 @@ ITEM_TIMEOUT_S = 600.0
 class _Inspected:
     info: FeatureInfo
     fingerprint: str
-    sketch: TileSketch | None = None
+    tiles: TilesRead | None = None
 
 
 def inspect_slides(
@@ -60,8 +60,8 @@ def inspect_slides(
             yield slide, _naming(slide, inspected)
         else:
             remember_fingerprint(slide.source, inspected.fingerprint)
-            if inspected.sketch is not None:
-                remember_sketch(slide.source, inspected.sketch)
+            if inspected.tiles is not None:
+                remember_tiles(slide.source, inspected.tiles)
             yield slide, inspected.info
 
 
@@ -101,12 +101,12 @@ def headers_of(
 
 def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
     with open_features(slide.source, mmap=True) as file:
-        sketch = sketch_of(all_hashes(file)) if tiles and not deep else None
-        inspected = _Inspected(info_of(file), fingerprint_of(file), sketch)
+        read = read_tiles(file) if tiles and not deep else None
+        inspected = _Inspected(info_of(file), fingerprint_of(file), read)
     if not deep and inspected.info.n_tiles:
         return inspected
     bag = read_bag(slide.source, slide.slide, slide.mpp, verify=True)
-    return replace(inspected, sketch=sketch_of(tile_hashes(bag.features)))
+    return replace(inspected, tiles=tiles_read(bag.features.split(ROWS_AT_ONCE)))
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:

@@ -20,6 +20,7 @@ from torch import Tensor
 from asmil.cohort.open_features import OpenFeatures
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureSource, source_state
+from asmil.tables.arrays import Floats32
 
 Hashes = NDArray[np.uint64]
 KEPT = 128
@@ -29,7 +30,7 @@ FEWEST_SHARED, LEAST_SHARE = 4, 0.5
 BACKGROUND = 10
 """A tile that this many patients share is background: blank tiles have the same features in all slides."""
 ROWS_AT_ONCE = 4096
-_known: dict[tuple[FeatureSource, tuple[int, int]], TileSketch] = {}
+_known: dict[tuple[FeatureSource, tuple[int, int]], TilesRead] = {}
 """Cached while a file is unchanged, as fingerprints are."""
 
 
@@ -41,24 +42,51 @@ class TileSketch:
     complete: bool
 
 
+@dataclass(frozen=True, eq=False)
+class TilesRead:
+    """What is kept of the tiles of a slide: their sketch, and the mean of their features (D)."""
+
+    sketch: TileSketch
+    mean: Floats32
+
+
 def tile_sketch(source: FeatureSource) -> TileSketch:
     """The sketch of a feature file, which is read once from beginning to end."""
+    return _tiles_of(source).sketch
+
+
+def slide_mean(source: FeatureSource) -> Floats32:
+    """The mean of the tile features of a slide (D); a file whose sketch is known is not read again."""
+    return _tiles_of(source).mean
+
+
+def remember_tiles(source: FeatureSource, tiles: TilesRead) -> None:
+    """Store what another process read, or what was computed from a bag in memory."""
+    _known[source, source_state(source)] = tiles
+
+
+def _tiles_of(source: FeatureSource) -> TilesRead:
     key = (source, source_state(source))
     if key not in _known:
         with open_features(source, mmap=True) as file:
-            _known[key] = sketch_of(all_hashes(file))
+            _known[key] = read_tiles(file)
     return _known[key]
 
 
-def remember_sketch(source: FeatureSource, sketch: TileSketch) -> None:
-    """Store a sketch that another process computed, or that was computed from a bag in memory."""
-    _known[source, source_state(source)] = sketch
-
-
-def all_hashes(file: OpenFeatures) -> Hashes:
-    """The hashes of the tiles of an open feature file, in order."""
+def read_tiles(file: OpenFeatures) -> TilesRead:
+    """Read all tiles of an open feature file once."""
     starts = range(0, file.info.n_tiles, ROWS_AT_ONCE)
-    return _joined(_hashes_of(file.features(slice(start, start + ROWS_AT_ONCE))) for start in starts)
+    return tiles_read(file.features(slice(start, start + ROWS_AT_ONCE)) for start in starts)
+
+
+def tiles_read(parts: Iterable[Tensor]) -> TilesRead:
+    """What is kept of tiles (N x D) that are given in parts."""
+    hashes, sums, count = [np.zeros(0, np.uint64)], np.zeros(1), 0
+    for features in parts:
+        hashes.append(_hashes_of(features))
+        sums = sums + features.sum(dim=0, dtype=torch.float32).double().numpy()
+        count += len(features)
+    return TilesRead(sketch_of(np.concatenate(hashes)), (sums / max(count, 1)).astype(np.float32))
 
 
 def tile_hashes(features: Tensor) -> Hashes:

@@ -15,8 +15,11 @@ import yaml
 from asmil.cohort.splits import ROLES, Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluate_run
+from asmil.evaluation.rows import part_of
 from asmil.evaluation.run_evaluation import RunEvaluation
 from asmil.evaluation.site_overlap import UNKNOWN_SITES, site_overlap
+from asmil.evaluation.uncertainty.run_calibration import calibration_of, save_calibration
+from asmil.evaluation.uncertainty.similarity import FILE as SIMILARITY_FILE
 from asmil.files import write_text
 from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
@@ -58,7 +61,8 @@ def write_bundle(
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
     paths of the manifest and of initial weights. Hashes of some training tiles and of the names of slides and patients
     are included, each in one list for all slides, so that training slides and patients are recognized; see
-    `TrainingSlides`.
+    `TrainingSlides`. So are the probabilities of validation slides and the distances of training slides to each other,
+    without names and order, for conformal sets and for `similarity_p`.
 
     method: the run's method, if it is your own code
     evaluation: its metrics are stored, if the run has no test slides; limit: a sentence on what they do not say
@@ -96,6 +100,9 @@ def _write(folder: Path, run: Run, evaluation: RunEvaluation, limit: str) -> Non
             _copy(source / name, target / name)
         _copy(source.parent / CHOICE_FILE, target.parent / CHOICE_FILE)
     _copy(run.path / OPERATING_POINT_FILE, folder / OPERATING_POINT_FILE)
+    _copy(run.path / SIMILARITY_FILE, folder / SIMILARITY_FILE)
+    if run.kind == "classification" and len(part_of(run, "val")):
+        save_calibration(calibration_of(run), folder)
     if run.training_slides is not None:
         run.training_slides.for_bundle(run.patients_seen).save(folder)
     write_text(folder / CARD_FILE, model_card(run, evaluation, limit))

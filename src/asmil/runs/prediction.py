@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.covariates import Cells
@@ -28,7 +29,8 @@ from asmil.runs.predictions import uncertainty_column
 from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
 from asmil.runs.training_slides import ROLES_SEEN
-from asmil.tasks.ensemble import average
+from asmil.tables.arrays import Floats32
+from asmil.tasks.ensemble import average, predictions_of
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
 """Column names up to version 0.4, which tables of predictions keep until 0.7."""
@@ -49,6 +51,8 @@ class SlidePrediction:
     notes: how the slide may differ from the training slides; empty if there is nothing to report
     used_in_training: whether the slide was a training or validation slide of the run; None if that is unknown
     uncertainty: how certain the models are, by name, averaged over them; empty if the method does not estimate it
+    members: the predictions of the single models by column name, by fold and seed
+    feature_means: m x D, the mean of the tile features of each of its m slides; empty for a bag without a file
     other_features: why the features are probably of another encoder; empty if they may be those of the training
     """
 
@@ -64,6 +68,8 @@ class SlidePrediction:
     used_in_training: bool | None = None
     other_features: str = ""
     uncertainty: Mapping[str, float] = field(default_factory=dict)
+    members: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
+    feature_means: Floats32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     heatmap = former_name("heatmap", "tile_map")
 
     @property
@@ -102,6 +108,7 @@ def predict_slide(run: Run, unit: Slide | Unit, attention: bool = False) -> Slid
         notes="; ".join(filter(None, [*notes, other])),
         used_in_training=used,
         other_features=other,
+        feature_means=_feature_means(bag),
     )
 
 
@@ -131,6 +138,7 @@ def predict_bag(
     """
     used = run.trained if trained is None else trained
     outputs = [infer(each.model, _with_offset(each.model.prepare(bag), each, covariates), run.device) for each in used]
+    predictions = predictions_of([each.task for each in used], [output.logits for output in outputs])
     heat = None
     if attention:
         drawn = comparable_maps(outputs, [each.task for each in used])
@@ -139,14 +147,25 @@ def predict_bag(
     return SlidePrediction(
         bag.id,
         len(bag),
-        average([each.task for each in used], [output.logits for output in outputs]),
+        average(predictions),
         heat,
         map_kind or used[0].model.map_kinds[0],
         None if bag.coords is None else bag.coords.numpy(),
         None if bag.slide_index is None else bag.slide_index.numpy(),
         coords_um=bag.extras[COORDS_UM].numpy() if COORDS_UM in bag.extras else None,
         uncertainty=_mean_uncertainty(used, outputs),
+        members={(each.fold, each.seed): of_model for each, of_model in zip(used, predictions, strict=True)},
     )
+
+
+def _feature_means(bag: Bag) -> Floats32:
+    """m x D, of each of the m slides of a bag."""
+    slides = [bag.features] if bag.slide_index is None else _by_slide(bag.features, bag.slide_index)
+    return np.stack([tiles.mean(dim=0, dtype=torch.float32).numpy() for tiles in slides])
+
+
+def _by_slide(features: Tensor, slide_index: Tensor) -> list[Tensor]:
+    return [features[slide_index == slide] for slide in slide_index.unique()]
 
 
 def _mean_uncertainty(used: Sequence[TrainedModel], outputs: Sequence[Output]) -> dict[str, float]:
@@ -211,8 +230,10 @@ def _other_features(run: Run, bag: Bag) -> str:
     return compare_features(structure, tiles).difference
 
 
-def prediction_row(run: Run, prediction: SlidePrediction) -> dict[str, Any]:
+def prediction_row(run: Run, prediction: SlidePrediction, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A prediction as a row of a table; lists (survival curves) are written as JSON.
+
+    more: columns that follow those of the task
 
     `most_probable_class` has the largest probability; `class_at_threshold` uses the threshold that was chosen on
     validation slides. Their former names, `predicted` and `called`, are repeated at the end of the row.
@@ -234,6 +255,7 @@ def prediction_row(run: Run, prediction: SlidePrediction) -> dict[str, Any]:
         **classes,
         **values,
         **{uncertainty_column(name): value for name, value in prediction.uncertainty.items()},
+        **(more or {}),
         "n_tiles": prediction.n_tiles,
         "n_models": len(run.trained),
         "used_in_training": prediction.used_in_training,

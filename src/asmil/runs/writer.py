@@ -19,7 +19,8 @@ from asmil.settings.made_from import MadeFrom, in_short
 TIME_UNIT = "task.time_unit"
 
 _WRITTEN = (
-    *("predictions*", "splits*", "init.safetensors", "init.json", "labels.csv", "training_slides.safetensors", "cache"),
+    *("predictions*", "splits*", "init.safetensors", "init.json", "labels.csv", "cache"),
+    *("training_slides.safetensors", "similarity.*"),
     *("operating_point*", "evaluation*", "report*", "stability*"),
     *("fold-*", "localization*", "faithfulness*"),
 )

@@ -21,6 +21,8 @@ from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, given_splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
+from asmil.evaluation.uncertainty.similarity import FILE as SIMILARITY_FILE
+from asmil.evaluation.uncertainty.similarity import describe_similarity
 from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.registry import find_method
@@ -199,6 +201,11 @@ def _train(
     if not (folder.path / TRAINING_SLIDES_FILE).exists():
         with timed("checking slides"):
             describe_training_slides(cohort.slides, splits).save(folder.path)
+    if not (folder.path / SIMILARITY_FILE).exists():
+        with timed("checking slides"):
+            similarity = describe_similarity(cohort.slides, splits)
+        if similarity is not None:
+            similarity.save(folder.path)
     if not (folder.path / LABELS_FILE).exists():
         store_labels(folder.path, cohort, config.task.kind)
     if plan.initial is not None:

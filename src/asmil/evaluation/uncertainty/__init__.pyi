@@ -1,0 +1,17 @@
+from asmil.evaluation.uncertainty.conformal import ConformalCalibration as ConformalCalibration
+from asmil.evaluation.uncertainty.conformal import coverage_table as coverage_table
+from asmil.evaluation.uncertainty.conformal import fewest_patients as fewest_patients
+from asmil.evaluation.uncertainty.conformal import prediction_sets as prediction_sets
+from asmil.evaluation.uncertainty.conformal import single_classes as single_classes
+from asmil.evaluation.uncertainty.disagreement import disagreement_columns as disagreement_columns
+from asmil.evaluation.uncertainty.disagreement import share_voting_otherwise as share_voting_otherwise
+from asmil.evaluation.uncertainty.disagreement import spread_of_models as spread_of_models
+from asmil.evaluation.uncertainty.held_out import HeldOutScores as HeldOutScores
+from asmil.evaluation.uncertainty.held_out import pooled_p_values as pooled_p_values
+from asmil.evaluation.uncertainty.rule_out import missed_bound as missed_bound
+from asmil.evaluation.uncertainty.rule_out import rule_out_level as rule_out_level
+from asmil.evaluation.uncertainty.rule_out import ruled_out as ruled_out
+from asmil.evaluation.uncertainty.run_calibration import calibration_of as calibration_of
+from asmil.evaluation.uncertainty.similarity import Similarity as Similarity
+from asmil.evaluation.uncertainty.similarity import fit_similarity as fit_similarity
+from asmil.evaluation.uncertainty.similarity import read_similarity as read_similarity
