@@ -34,6 +34,7 @@ def validate(
     by: str | Sequence[str] = (),
     margin: float | None = None,
     times: Sequence[float] | None = None,
+    coverage: float = 0.9,
     allow_overlap: bool = False,
     features: PathLike | None = None,
     columns: Mapping[str, str] | None = None,
@@ -51,6 +52,7 @@ def validate(
     by: columns that define subgroups, e.g. "site,sex,age:50,70"; numbers after a colon cut a column into ranges
     margin: test whether the main metric is at most so much worse than the internal estimate
     times: for survival: when calibration is shown; default: the quartiles of the event times
+    coverage: the share of patients whose true class conformal sets should contain
     allow_overlap: go on if the model was trained on some of the slides or patients; the page says so
     features, columns: where the features are, and which columns to read
     resamples, seed: of the bootstrap over patients
@@ -74,7 +76,7 @@ def validate(
     from asmil.runs.prediction import open_models
 
     path, variables = Path(cohort), parse_variables(by)
-    request = ValidationRequest(variables, margin, None if times is None else tuple(times), resamples, seed)
+    request = ValidationRequest(variables, margin, None if times is None else tuple(times), resamples, seed, coverage)
     run = open_models(run_path(model), device, method)
     chosen = {**run.cohort.columns_in(path), **(columns or {})}
     labeled, problems = _read(run, path, as_path(features), chosen, variables)

@@ -54,6 +54,7 @@ def validate(
             callback=_times,
         ),
     ] = None,
+    coverage: Annotated[float, option("The share of patients whose true class conformal sets should contain.")] = 0.9,
     allow_overlap: Annotated[
         bool, option("Go on if the model was trained on some of the slides or patients.", "--allow-overlap")
     ] = False,
@@ -67,7 +68,7 @@ def validate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Validate a model on new patients: performance, calibration, decision curve and subgroups.
+    """Validate a model on new patients: performance, calibration, decision curve, subgroups, certainty.
 
     Stops if the model was trained on some of the slides or patients. Nothing is fitted or chosen on the new patients:
     the threshold is that of the run. --out gets `validation.{html,md,json}` and `predictions.csv`. Slides that cannot

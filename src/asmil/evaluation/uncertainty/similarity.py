@@ -28,7 +28,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.statistics import combine_p
 from asmil.evaluation.uncertainty.held_out import HeldOutScores, in_order_of_appearance, pooled_p_values
 from asmil.runs.checkpoint import load_checkpoint, save_checkpoint
-from asmil.runs.training_slides import slides_seen
+from asmil.runs.training_slides import patients_seen
 from asmil.tables.arrays import Floats, Floats32, Integers
 
 FILE = "similarity.safetensors"
@@ -141,7 +141,7 @@ def read_similarity(folder: Path) -> Similarity | None:
 
 def describe_similarity(slides: Sequence[Slide], splits: Splits) -> Similarity | None:
     """Fit the distances on the slides that have the role train or val in one of the folds of a run."""
-    names = slides_seen(splits)
+    names = patients_seen(splits)
     seen = [slide for slide in slides if slide.slide in names]
     return fit_similarity(np.stack([slide_mean(slide.source) for slide in seen]), [slide.patient for slide in seen])
 

@@ -12,8 +12,10 @@ import pandas as pd
 from asmil.cohort.problems import listed
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.evaluation.validation.calibration import calibration
+from asmil.evaluation.validation.conformal_sets import conformal_sets
 from asmil.evaluation.validation.decision_curve import decision_curve
 from asmil.evaluation.validation.performance import performance
+from asmil.evaluation.validation.similarity import similarity
 from asmil.evaluation.validation.subgroups import subgroups
 from asmil.evaluation.validation.survival import risk_groups, survival_calibration
 from asmil.evaluation.validation.threshold import at_threshold
@@ -32,6 +34,8 @@ SECTIONS: tuple[Callable[[ValidatedPredictions], Part | None], ...] = (
     survival_calibration,
     decision_curve,
     subgroups,
+    conformal_sets,
+    similarity,
 )
 """The sections in the order of the page; each is None where it does not apply."""
 PAGE = "validation.html"

@@ -41,6 +41,7 @@ class ValidationRequest:
     by: variables that define subgroups
     margin: of non-inferiority: by how much the main metric may be worse than the internal estimate; None: not tested
     times: for survival: when calibration is shown; None: the quartiles of the event times
+    coverage: of conformal sets
     """
 
     by: tuple[Variable, ...] = ()
@@ -48,8 +49,11 @@ class ValidationRequest:
     times: tuple[float, ...] | None = None
     resamples: int = 2000
     seed: int = 0
+    coverage: float = 0.9
 
     def __post_init__(self) -> None:
+        if not 0 < self.coverage < 1:
+            raise AsmilError(f"--coverage {self.coverage:g} is not possible; give a share between 0 and 1, e.g. 0.9")
         if self.margin is not None and not 0 < self.margin < np.inf:
             raise AsmilError(f"--margin {self.margin:g} is not possible; give a number above 0, e.g. 0.05")
 
