@@ -19,7 +19,7 @@ import argparse
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -75,7 +75,7 @@ def families(variants: Sequence[str]) -> list[list[str]]:
 def compared(cohort: str, runs: Mapping[str, Path]) -> pd.DataFrame:
     """Scores of some variants, and differences to the first."""
     reference = next(iter(runs))
-    comparison = compare_runs(list(runs.values()), reference=runs[reference], unit="patient")
+    comparison = compare_runs(list(runs.values()), reference=runs[reference], unit=unit_of(Run(runs[reference], "cpu")))
     primary = next(metric.name for metric in comparison.metrics if metric.name.endswith(PRIMARY))
     names = {str(run.path): run.name for run in comparison.runs}
     scores = {run.name: run.metrics for run in comparison.runs}
@@ -94,6 +94,12 @@ def compared(cohort: str, runs: Mapping[str, Path]) -> pd.DataFrame:
     tested = table["p"].notna()
     table.loc[tested, "p_holm"] = holm(table.loc[tested, "p"].tolist())
     return table
+
+
+def unit_of(run: Run) -> Literal["slide", "patient"]:
+    """The unit of evaluation: the patient, unless slides of a patient have different targets, as in transplants."""
+    targets = run.predictions.groupby("patient")[list(run.format.truth_columns)].nunique()
+    return "slide" if (targets > 1).any(axis=None) else "patient"
 
 
 def of_predictions(run: Run) -> dict[str, float]:

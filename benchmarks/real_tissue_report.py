@@ -139,7 +139,7 @@ class Study:
         ]
         cited = self.table("published")
         if cited is not None:
-            known = cited.set_index(["cohort", "method"])["value"]
+            known = cited[cited["share_of_training"] == 1].set_index(["cohort", "method"])["value"]
             for method, title in PUBLISHED_SURVIVAL.items():
                 found = [known.get((f"survival-{cohort}", method)) for cohort in cohorts]
                 rows.append([f"authors: {title}", *map(_shown, found)])
@@ -389,7 +389,7 @@ def scores_table(
         if verdicts is not None:
             cells.append(verdicts.get(variant, ""))
         means = table[table["variant"] == variant]
-        rows.append(cells + [_shown(means[name].mean()) for name in more or {}])
+        rows.append(cells + [_shown(means[name].mean(), ".2g" if name == "jsd_late" else ".3f") for name in more or {}])
     headers = ["", *(word for cohort in cohorts for word in (TITLES.get(cohort, cohort), difference))]
     return markdown_table([*headers, *([] if verdicts is None else ["verdict"]), *(more or {}).values()], rows)
 

@@ -119,3 +119,16 @@ def test_maps_before_training_and_permuted_labels_are_checked(study):
     assert "abmil" not in found.untrained()
     assert "dsmil" in found.permuted()
     assert "gradient" not in found.maps_table()
+
+
+def test_results_stand_beside_the_printed_ones(study):
+    published = pd.DataFrame({"cohort": ["survival-brca", "brca", "brca"], "method": ["AMIL", "mil", "mil"]})
+    published = published.assign(share_of_training=[1.0, 1.0, 0.25], value=[0.487, 0.778, 0.672])
+    of_survival = rows({"abmil": (0.6, 0.6), "linear": (0.7, 0.7)}, "abmil", {"linear": (0.01, 1.0)})
+    of_survival = of_survival[of_survival["cohort"] == "brca"]
+    splits = rows({"abmil": (0.8, 0.9)}, "abmil").assign(cohort=["brca, official", "brca, quarter"])
+    found = study(survival=of_survival, splits=splits, published=published)
+    assert "linear is better on BRCA" in found.survival()
+    table = found.survival_table()
+    assert all(number in table for number in ("**0.700**", "0.487", "0.583"))
+    assert all(number in found.splits_table() for number in ("0.778", "0.672", "0.900"))

@@ -171,7 +171,11 @@ def split_manifests(table: pd.DataFrame, splits: pd.DataFrame) -> dict[str, pd.D
         official = split.assign(patient=split["slide"])
         repaired = split[rank == rank.groupby(split["patient"]).transform("min")]
         manifests |= {f"official-{fold}.csv": official, f"repaired-{fold}.csv": repaired}
-        for name, part in (("official", official), ("repaired", repaired), ("quarter", quartered(repaired, int(fold)))):
+        for name, part in (
+            ("official", official),
+            ("repaired", repaired),
+            ("quarter", quartered(repaired, int(str(fold)))),
+        ):
             folds[name].append(part.assign(fold=fold).rename(columns={"split": "role"})[SPLIT_COLUMNS])
     return manifests | {f"splits-{name}.csv": pd.concat(parts) for name, parts in folds.items()}
 
