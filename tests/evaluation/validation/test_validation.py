@@ -34,8 +34,8 @@ def new_patients(folder, kind, **columns):
     return folder / "new.csv"
 
 
-def small_run(folder, kind):
-    manifest = write_cohort(folder, kind, n_patients=24)
+def small_run(folder, kind, n_patients=24):
+    manifest = write_cohort(folder, kind, n_patients=n_patients)
     return asmil.train(manifest, folder / "run", method="abmil", task=kind, settings=SHORT, progress=False)
 
 
@@ -43,7 +43,7 @@ def small_run(folder, kind):
 def trained(tmp_path_factory):
     """A run with a threshold, its bundle, and a manifest of new patients."""
     folder = tmp_path_factory.mktemp("validated")
-    run = small_run(folder, "classification")
+    run = small_run(folder, "classification", n_patients=72)
     run.evaluate(resamples=20).keep_choices()
     run.save_pretrained(folder / "bundle")
     ages = 30 + np.arange(96) // 2
@@ -86,6 +86,11 @@ def test_a_run_and_a_bundle_on_new_patients(trained, model, tmp_path, asmil_here
     assert groups["age", "below 40"]["metric"] is None
     assert groups["site", "north"]["metric"]["value"] is not None
     assert {each["variable"] for each in content["subgroups"]["interactions"]} == {"site", "sex", "age"}
+    by_class = {row["group"]: row for row in content["conformal_sets"]["groups"]["all"] if row["by"] == "class"}
+    assert [by_class[name]["patients"] for name in "ab"] == [24, 24]
+    mean = (by_class["a"]["coverage"] + by_class["b"]["coverage"]) / 2
+    assert content["conformal_sets"]["coverage"]["value"] == pytest.approx(mean)
+    assert content["similarity"]["groups"][0]["patients"] == 48
     page = (tmp_path / "validation.html").read_text()
     assert all(part in page for part in ("Performance", "Calibration", "Decision curve", "Subgroups"))
 

@@ -52,8 +52,8 @@ def conformal_sets(validated: ValidatedPredictions) -> Part | None:
     blocks: list[Block] = [
         f"Sets that should contain the true class of {format_share(asked)} of patients contain it for "
         f"{format_share(share.value)} (95 % interval {interval}). For {format_share(whole['abstained'])} of patients "
-        "the set does not have exactly one class, so the model abstains. The models of the run disagree about the class of "
-        f"{disagreeing} of {format_count(n, 'patient')}.",
+        "the set does not have exactly one class, so the model abstains. The models of the run disagree about the "
+        f"class of {disagreeing} of {format_count(n, 'patient')}.",
         _table(tables),
         *([left_out] if left_out else []),
     ]

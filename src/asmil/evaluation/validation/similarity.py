@@ -5,19 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from asmil.evaluation.statistics import holm
-from asmil.evaluation.uncertainty.similarity import read_similarity
+from asmil.evaluation.uncertainty.similarity import FEWEST_PATIENTS, FILE, read_similarity
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Row, Section, Table
 from asmil.reporting.formats import format_p, format_share
 
+TITLE = "Are the slides like the training slides?"
 UNLIKE, LEVEL = 0.05, 0.001
 """Slides with a smaller p-value are counted as unlike the training; level of the test of all slides."""
 FEWEST = 10
 """Patients of a site that is tested."""
 
 
-def similarity(validated: ValidatedPredictions) -> Part | None:
-    """Distances in feature space to the training slides; None if the model does not know them."""
+def similarity(validated: ValidatedPredictions) -> Part:
+    """Distances in feature space to the training slides."""
     known = read_similarity(validated.run.path)
     summaries = [
         (slide.site or "", unit.patient, mean)
@@ -25,7 +26,8 @@ def similarity(validated: ValidatedPredictions) -> Part | None:
         for slide, mean in zip(unit.slides, prediction.feature_means, strict=True)
     ]
     if known is None or not summaries:
-        return None
+        reason = f"the model has no {FILE}: an earlier version, or fewer than {FEWEST_PATIENTS} training patients"
+        return Part("similarity", Section(TITLE, [f"Unknown: {reason}."]), {"reason": reason})
     sites, patients = (np.array([entry[i] for entry in summaries]) for i in (0, 1))
     means = np.stack([mean for _, _, mean in summaries])
     p_values = known.p_values(means)
@@ -67,7 +69,7 @@ def similarity(validated: ValidatedPredictions) -> Part | None:
             f"The new slides differ from the training slides (p {format_p(whole['p'])}): other scanner, stain, "
             "laboratory or patients."
         )
-    section = Section("Are the slides like the training slides?", [said, table])
+    section = Section(TITLE, [said, table])
     return Part("similarity", section, {"level": UNLIKE, "groups": rows}, "", tuple(warnings))
 
 
