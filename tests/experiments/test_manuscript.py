@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import pytest
 
@@ -82,3 +83,12 @@ def test_several_methods_end_in_one_page(small_cohort, tmp_path, asmil_here):
     refused = asmil_here("train", small_cohort, "--methods", "abmil", *options)
     assert refused.returncode == 1
     assert "--method" in refused.stderr
+
+
+def test_pages_without_runs_have_no_methods(study, tmp_path):
+    (tmp_path / "pages").mkdir()
+    shutil.copy(study / "comparison.html", tmp_path / "pages")
+    asmil.manuscript(tmp_path / "pages", tmp_path / "paper", only="text")
+    text = (tmp_path / "paper" / "text.md").read_text()
+    assert "## Results" in text
+    assert "## Methods" not in text

@@ -124,9 +124,9 @@ def _text(
     results: ResultsIndex, documents: dict[Path, Document], figures: dict[str, Figure], tables: dict[str, Table]
 ) -> list[Heading | str]:
     said = [f"{PAGES[page.name][0]}, {document.title}: {document.answer}" for page, document in documents.items()]
+    methods = methods_paragraphs(results.run_folders, names_in_comparison(results.folder), _comparison(results))
     return [
-        Heading("Methods"),
-        *methods_paragraphs(results.run_folders, names_in_comparison(results.folder), _comparison(results)),
+        *([Heading("Methods"), *methods] if methods else []),
         Heading("Results"),
         *said,
         *_captions("Figure", {f"figures/{name}": figure.caption for name, figure in figures.items()}),

@@ -62,11 +62,13 @@ TASKS = {
 def methods_paragraphs(
     folders: Sequence[Path], names: Mapping[Path, str], comparison: Mapping[str, Any] | None
 ) -> list[str]:
-    """Cohort, training and statistics of runs, one paragraph per cohort; citations as `[@key]`.
+    """Cohort, training and statistics of runs, one paragraph per cohort; citations as `[@key]`; empty without runs.
 
     names: of runs that have others than those of their folders
     comparison: the content of `comparison.json`, if the runs were compared
     """
+    if not folders:
+        return []
     by_cohort: dict[tuple[Any, ...], list[Run]] = {}
     for folder in folders:
         run = Run(folder)

@@ -11,7 +11,7 @@ import numpy as np
 from asmil.evaluation.statistics.logistic import calibration_curves, calibration_intercepts, calibration_slopes
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Block, Estimate, Figure, Row, Section, SideBySide, Table, estimate_cell
-from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, GUIDE, ONE_COLUMN, new_figure, plain_text, svg_text
 from asmil.tables.arrays import Floats
 from asmil.tasks.intervals import proportion_interval, under_draws
 from asmil.tasks.weighted import weighted_mean
@@ -151,7 +151,7 @@ def _plain(curve: Curve) -> dict[str, Any]:
 
 
 def _draw(name: str, curve: Curve, probabilities: Floats) -> str:
-    with new_figure(4.6, 4.6) as figure:
+    with new_figure(ONE_COLUMN, 4.6) as figure:
         axes, below = figure.subplots(2, 1, height_ratios=[4, 1], sharex=True)
         axes.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--", label="perfect")
         axes.fill_between(curve.at, curve.low, curve.high, color=COLORS[0], alpha=0.15, linewidth=0)

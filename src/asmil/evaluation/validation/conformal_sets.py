@@ -15,6 +15,7 @@ from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Block, Row, Section, Table
 from asmil.reporting.formats import format_count, format_share
 from asmil.tables.arrays import Floats
+from asmil.tasks.intervals import proportion_interval
 
 KINDS = {"all": False, "each class": True}
 """What the coverage is promised for, and whether sets are calibrated per class."""
@@ -54,6 +55,7 @@ def conformal_sets(validated: ValidatedPredictions) -> Part | None:
         f"{format_share(share.value)} (95 % interval {interval}). For {format_share(whole['abstained'])} of patients "
         "the set does not have exactly one class, so the model abstains. The models of the run disagree about the "
         f"class of {disagreeing} of {format_count(n, 'patient')}.",
+        *_short_classes(tables["all"], asked),
         _table(tables),
         *([left_out] if left_out else []),
     ]
@@ -71,6 +73,17 @@ def conformal_sets(validated: ValidatedPredictions) -> Part | None:
             f"{format_share(asked)}: they are not like the validation patients of the run.",
         )
     return Part("conformal_sets", Section(title, blocks), content, "", warnings)
+
+
+def _short_classes(table: pd.DataFrame, asked: float) -> list[str]:
+    """A sentence for classes whose patients are covered too rarely, which sets for all patients do not prevent."""
+    classes = [row for row in table.to_dict("records") if row["by"] == "class" and row["coverage"] < asked]
+    short = [
+        f"{row['group']} ({format_share(row['coverage'])})"
+        for row in classes
+        if proportion_interval(round(row["coverage"] * row["patients"]), row["patients"]).high < asked
+    ]
+    return [f"Covered less than promised for all: {', '.join(short)}; use sets for each class."] if short else []
 
 
 def _by_fold(validated: ValidatedPredictions) -> tuple[dict[int, Floats], int]:

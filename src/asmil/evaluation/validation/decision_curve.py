@@ -11,7 +11,7 @@ from asmil.evaluation.statistics.decisions import net_benefit, survival_net_bene
 from asmil.evaluation.validation.validated import Part, ValidatedPredictions
 from asmil.reporting import Block, Estimate, Figure, Interval, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell
-from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
+from asmil.reporting.drawing import COLORS, EDGE, ONE_COLUMN, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_number, format_share
 from asmil.tables.arrays import Floats
 from asmil.tasks.intervals import under_draws
@@ -128,7 +128,7 @@ def _gaps(helps: Floats) -> str:
 
 def _draw(name: str, curve: DecisionCurve) -> str:
     top = float(np.nanmax([curve.model[0], curve.treat_all[0], 0.01]))
-    with new_figure(4.8, 3.8) as figure:
+    with new_figure(ONE_COLUMN, 3.8) as figure:
         axes = figure.add_subplot()
         axes.axhline(0, color=EDGE, linewidth=1.2, label="act on none")
         axes.plot(THRESHOLDS, curve.treat_all, "--", color=COLORS[1], linewidth=1.4, label="act on all")
