@@ -47,7 +47,9 @@ def record(sweep: Path) -> pd.DataFrame:
     maps = pd.read_csv(sweep / AGREEMENT) if (sweep / AGREEMENT).is_file() else None
     tables = []
     for cohort, of_cohort in finished.groupby("cohort", sort=False):
-        runs = {str(variant): sweep / part["run"].iloc[0] for variant, part in of_cohort.groupby("variant", sort=False)}
+        parts = {str(variant): part for variant, part in of_cohort.groupby("variant", sort=False)}
+        planned = yaml.safe_load((STUDIES / f"{sweep.name}.yaml").read_text())["variants"]
+        runs = {variant: sweep / parts[variant]["run"].iloc[0] for variant in planned if variant in parts}
         measured = of_cohort.groupby("variant")[[name for name in MEASURED if name in of_cohort]].mean()
         if maps is not None:
             agreement = maps[maps["cohort"] == cohort].groupby("variant")["rank_correlation"].mean()
