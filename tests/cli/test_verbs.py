@@ -104,7 +104,7 @@ def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path
     assert "24 slides" in done.stdout
     table = pd.read_csv(out)
     classes = ["most_probable_class", "class_at_threshold"]
-    counts = ["n_tiles", "n_models", "used_in_training"]
+    counts = ["models_sd", "models_disagree", "n_tiles", "n_models", "used_in_training"]
     columns = ["slide", *classes, "prob_normal", "prob_tumor", *counts, "notes", "predicted", "called"]
     assert list(table.columns) == columns
     assert (table["predicted"] == table["most_probable_class"]).all()

@@ -139,7 +139,7 @@ def train(
 
     Example: asmil train cohort.csv --method asmil --out runs/asmil
 
-    Example: asmil train cohort.csv --methods asmil,abmil,clam_sb --folds 5 --out study
+    Several methods, with one page: asmil train cohort.csv --methods asmil,abmil,clam_sb --folds 5 --out study
     """
     given = locals()
     from asmil.api.functions import training_engine

@@ -222,7 +222,7 @@ def test_other_tasks_and_machines_do_not_apply():
     assert "cpu" in GRAPHED.machine(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("method", ["transmil", "mhim", "dtfd"])
+@pytest.mark.parametrize("method", ["transmil", "r2t", "dtfd"])
 def test_batches_of_methods_that_need_single_bags_are_refused(method):
     with pytest.raises(AsmilError, match=r"training\.batch"):
         trainer(method, batch=2)

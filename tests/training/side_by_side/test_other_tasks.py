@@ -22,7 +22,7 @@ from asmil.training.side_by_side.train import fit_side_by_side
 BAGS, WIDTH, TRAININGS = 14, 6, 3
 SMALL = {"inner": 8, "hidden": 8, "heads": 2, "attention": 4, "query_width": 4}
 NEEDS_COORDINATES = {"camil", "patch_gcn", "sm_abmil"}
-ROUTED = {"clam_mb", "psmil", "rgmil"}
+ROUTED = {"clam_mb", "psmil"}
 """Methods that update more than their weights, or that train other weights for every class."""
 
 
