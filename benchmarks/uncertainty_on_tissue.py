@@ -1,6 +1,6 @@
 """The numbers of docs/uncertainty.md: coverage, missed cases and similarity to the training slides, on real tissue.
 
-    asmil datasets tcga-hipt --out hipt
+    asmil datasets tcga-hipt --from HIPT --out hipt
     python benchmarks/uncertainty_on_tissue.py split hipt/brca/cohort.csv --out parts
     asmil train parts/train.csv --features hipt/brca/features --method abmil --set training.epochs=10 --folds 5 --out a
     python benchmarks/uncertainty_on_tissue.py coverage a parts/new.csv parts/sites.csv --features hipt/brca/features
