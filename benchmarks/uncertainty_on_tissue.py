@@ -110,14 +110,20 @@ def folds(run: Path) -> list[Row]:
     kept = dict.fromkeys(read.format.prediction_columns, "mean") | {"patient": "first", "target": "first"}
     slides = rows.groupby(["fold", "slide"], as_index=False).agg(kept)
     names = [read.classes[target] for target in read.format.truth(slides)]
+    columns = (held_out.folds, held_out.targets, held_out.patients, held_out.probabilities)
+    own = {
+        fold: ConformalCalibration(held_out.classes, *(values[held_out.folds == fold] for values in columns))
+        for fold in np.unique(held_out.folds).tolist()
+    }
     row: Row = {"patients": slides["patient"].nunique()}
+    for target, name in [(None, "all"), *enumerate(read.classes)]:
+        counts = np.array([calibration.n_patients(target) for calibration in own.values()]) + 1
+        row[f"0.9, expected: {name}"] = np.mean(1 - np.floor(counts / 10) / counts)  # p-values are multiples of 1 / n
     for per_class in (False, True):
         sets = np.zeros((len(slides), len(read.classes)), np.bool_)
-        for fold in np.unique(held_out.folds).tolist():
-            columns = (held_out.folds, held_out.targets, held_out.patients, held_out.probabilities)
-            own = ConformalCalibration(held_out.classes, *(values[held_out.folds == fold] for values in columns))
+        for fold, calibration in own.items():
             tested = (slides["fold"] == fold).to_numpy()
-            p_values = own.p_values({fold: read.format.predictions(slides[tested])}, per_class)
+            p_values = calibration.p_values({fold: read.format.predictions(slides[tested])}, per_class)
             sets[tested] = prediction_sets(p_values, 0.9)
         row |= _covered(0.9, per_class, sets, names, slides["patient"].tolist(), read.classes)
     return [row]
