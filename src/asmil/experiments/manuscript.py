@@ -125,8 +125,9 @@ def _text(
 ) -> list[Heading | str]:
     said = [f"{PAGES[page.name][0]}, {document.title}: {document.answer}" for page, document in documents.items()]
     methods = methods_paragraphs(results.run_folders, names_in_comparison(results.folder), _comparison(results))
+    first: list[Heading | str] = [Heading("Methods"), *methods] if methods else []
     return [
-        *([Heading("Methods"), *methods] if methods else []),
+        *first,
         Heading("Results"),
         *said,
         *_captions("Figure", {f"figures/{name}": figure.caption for name, figure in figures.items()}),

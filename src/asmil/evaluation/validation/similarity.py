@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from asmil.evaluation.statistics import holm
@@ -15,6 +17,16 @@ UNLIKE, LEVEL = 0.05, 0.001
 """Slides with a smaller p-value are counted as unlike the training; level of the test of all slides."""
 FEWEST = 10
 """Patients of a site that is tested."""
+
+
+@dataclass(frozen=True)
+class SlidesOfSite:
+    """The slides of a site, or all: the share unlike the training, and the p-value that they differ as a whole."""
+
+    site: str
+    patients: int
+    unlike: float
+    p: float | None
 
 
 def similarity(validated: ValidatedPredictions) -> Part:
@@ -31,32 +43,25 @@ def similarity(validated: ValidatedPredictions) -> Part:
     sites, patients = (np.array([entry[i] for entry in summaries]) for i in (0, 1))
     means = np.stack([mean for _, _, mean in summaries])
     p_values = known.p_values(means)
-    rows = []
+    groups = []
     for site in ["", *sorted(set(sites.tolist()) - {""})]:
         chosen = sites == site if site else np.ones(len(sites), np.bool_)
         n_patients = len(set(patients[chosen].tolist()))
         p = known.cohort_p_value(means[chosen], patients[chosen].tolist()) if n_patients >= FEWEST else None
-        unlike = float((p_values[chosen] <= UNLIKE).mean())
-        rows.append({"site": site or "all", "patients": n_patients, "unlike": unlike, "p": p})
-    tested = [row for row in rows[1:] if row["p"] is not None]
-    for row, corrected in zip(tested, holm([row["p"] for row in tested]) if tested else [], strict=True):
-        row["p_holm"] = corrected
-    whole = rows[0]
-    differing = [row["site"] for row in tested if row["p_holm"] <= LEVEL]
+        groups.append(SlidesOfSite(site or "all", n_patients, float((p_values[chosen] <= UNLIKE).mean()), p))
+    whole, *of_sites = groups
+    tested = {group.site: group.p for group in of_sites if group.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True)) if tested else {}
+    differing = [site for site, p in corrected.items() if p <= LEVEL]
     said = (
-        f"{format_share(whole['unlike'])} of slides are unlike the training slides (expected: "
+        f"{format_share(whole.unlike)} of slides are unlike the training slides (expected: "
         f"{format_share(UNLIKE)}, if they are alike)."
     )
-    if len(rows) > 1:
+    if of_sites:
         said += f" Sites that differ as a whole (Holm's p at most {LEVEL:g}): {', '.join(differing) or 'none shown'}."
     shown: list[Row] = [
-        [
-            row["site"],
-            str(row["patients"]),
-            format_share(row["unlike"]),
-            *(_p(row.get(name)) for name in ("p", "p_holm")),
-        ]
-        for row in rows
+        [each.site, str(each.patients), format_share(each.unlike), _p(each.p), _p(corrected.get(each.site))]
+        for each in groups
     ]
     caption = (
         "Distance of the mean of a slide's features to those of the training patients. p: Kolmogorov-Smirnov test of "
@@ -64,13 +69,17 @@ def similarity(validated: ValidatedPredictions) -> Part:
     )
     table = Table(["site", "patients", f"slides with p <= {UNLIKE:g}", "p", "p (Holm)"], shown, caption=caption)
     warnings = []
-    if whole["p"] is not None and whole["p"] <= LEVEL:
+    if whole.p is not None and whole.p <= LEVEL:
         warnings.append(
-            f"The new slides differ from the training slides (p {format_p(whole['p'])}): other scanner, stain, "
+            f"The new slides differ from the training slides (p {format_p(whole.p)}): other scanner, stain, "
             "laboratory or patients."
         )
+    content = {
+        "level": UNLIKE,
+        "groups": [{**vars(each), "p_holm": corrected.get(each.site)} for each in groups],
+    }
     section = Section(TITLE, [said, table])
-    return Part("similarity", section, {"level": UNLIKE, "groups": rows}, "", tuple(warnings))
+    return Part("similarity", section, content, "", tuple(warnings))
 
 
 def _p(value: float | None) -> str:
