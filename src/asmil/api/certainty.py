@@ -12,16 +12,21 @@ from asmil.cohort.units import Unit
 from asmil.evaluation.statistics import benjamini_hochberg
 from asmil.evaluation.uncertainty.disagreement import disagreement_columns
 from asmil.evaluation.uncertainty.predicted_sets import PredictedSets, SetRequest
-from asmil.evaluation.uncertainty.similarity import FEWEST_PATIENTS, FILE, Similarity, read_similarity
+from asmil.evaluation.uncertainty.similarity import (
+    COHORT_LEVEL,
+    FEWEST_IN_COHORT,
+    FEWEST_PATIENTS,
+    FILE,
+    Similarity,
+    read_similarity,
+)
 from asmil.reporting.formats import format_p
 from asmil.runs.prediction import SlidePrediction
 from asmil.runs.run import Run
 
 SIMILARITY = "similarity_p"
-FALSE_DISCOVERIES, COHORT_LEVEL = 0.05, 0.001
-"""Largest share of false alarms among slides that are reported as unlike the training; level of the cohort's test."""
-FEWEST_IN_COHORT, NAMED = 10, 3
-"""Patients that a cohort must have to be tested as a whole; slides that a warning names."""
+FALSE_DISCOVERIES, NAMED = 0.05, 3
+"""Largest share of false alarms among slides that are reported as unlike the training; slides that a warning names."""
 
 
 @dataclass(frozen=True)

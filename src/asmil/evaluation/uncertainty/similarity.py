@@ -36,6 +36,8 @@ FILE = "similarity.safetensors"
 FOLDS, DIRECTIONS = 5, 64
 FEWEST_PATIENTS, MOST_PATIENTS = 20, 1000
 """With fewer training patients no p-value is below 0.05; of more, 1000 evenly spaced ones are used."""
+FEWEST_IN_COHORT, COHORT_LEVEL = 10, 0.001
+"""Patients that a cohort must have to be tested as a whole, and the level of this test."""
 SMALL = 1e-9
 """Variances are not smaller than this part of the others."""
 
