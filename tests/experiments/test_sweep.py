@@ -61,6 +61,14 @@ def test_a_sweep_trains_everything_once_and_grows(tmp_path):
     assert len(summary_table(table).rows) == 2
 
 
+def test_a_survival_sweep_resumes_although_the_unit_of_times_is_that_of_the_column(tmp_path):
+    manifest = write_synthetic(tmp_path / "cohort", SyntheticConfig(**TOY), task="survival")
+    cohorts = {"toy": {"manifest": str(manifest), "task": "survival"}}
+    path = plan(tmp_path, cohorts=cohorts, variants={"mean": {"method": "mean_pooling"}})
+    assert [status for *_, status in run(path, tmp_path / "out")] == ["done"]
+    assert [status for *_, status in run(path, tmp_path / "out")] == ["done before"]
+
+
 def test_files_that_a_killed_sweep_left_are_removed_when_they_are_old(tmp_path):
     out = tmp_path / "out"
     out.mkdir()

@@ -18,8 +18,7 @@ from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import forget_result, is_done, measured_from, measured_record, results_table
-from asmil.runs.covariates import with_covariate_kinds
-from asmil.runs.description import describe, read_description
+from asmil.runs.description import completed, describe, read_description
 from asmil.runs.layout import RunLayout
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record
 from asmil.tasks.base import TaskKind
@@ -91,8 +90,7 @@ class _Inputs:
         cohort, infos = self._cohorts[key]
         units = units_of(cohort.slides, config.unit)
         outcomes = outcomes_of(cohort, units, job.task)
-        config = with_covariate_kinds(config, cohort, units)
-        return describe(config, cohort, outcomes.names, infos).made_from()
+        return describe(completed(config, cohort, units), cohort, outcomes.names, infos).made_from()
 
 
 class _Others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.cohort.splits import Splits
+from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.models.own_method import confirm
 from asmil.runs.config import RunConfig, parse_run_config, with_settings
+from asmil.runs.covariates import with_covariate_kinds
 from asmil.runs.layout import CHOICE_FILE, RunLayout
 from asmil.runs.notes import read_choice
 from asmil.settings.config import flat
@@ -136,6 +138,19 @@ class RunDescription:
 
 def _magnifications(coarser: str | None) -> str:
     return f"several magnifications ({coarser})" if coarser else "one magnification"
+
+
+def completed(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> RunConfig:
+    """The settings with what the cohort decides: the unit of survival times and the kind of every covariate."""
+    stated, given = cohort.time_unit, config.task.time_unit
+    if config.task.kind == "survival" and stated not in (None, given):
+        if given is not None:
+            raise AsmilError(
+                f"{cohort.path}: the name of the column of times states {stated}, but --time-unit (task.time_unit) is "
+                f"{given}; leave the option out, or rename the column"
+            )
+        config = with_settings(config, {"task.time_unit": stated})
+    return with_covariate_kinds(config, cohort, units)
 
 
 def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos: list[FeatureInfo]) -> RunDescription:

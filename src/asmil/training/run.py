@@ -26,9 +26,9 @@ from asmil.evaluation.uncertainty.similarity import describe_similarity
 from asmil.machine.bf16 import uses_bf16
 from asmil.machine.timing import timed
 from asmil.models.registry import find_method
-from asmil.runs.config import RunConfig, preset_changes, with_settings
-from asmil.runs.covariates import TERMS_FILE, with_covariate_kinds
-from asmil.runs.description import RunDescription, describe
+from asmil.runs.config import RunConfig, preset_changes
+from asmil.runs.covariates import TERMS_FILE
+from asmil.runs.description import RunDescription, completed, describe
 from asmil.runs.layout import PREDICTIONS_FILE, is_finished
 from asmil.runs.predictions import read_predictions, write_predictions
 from asmil.runs.stored_labels import FILE as LABELS_FILE
@@ -102,7 +102,8 @@ def plan_run(
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns, names)
     _refuse_other_task(cohort, kind)
     refuse_without_covariates(cohort, names)
-    config = _with_time_unit(config, cohort)
+    units = units_of(cohort.slides, config.unit)
+    config = completed(config, cohort, units)
     # a run that began compared all tiles, and its features are the same
     begins = not folder.splits.exists()
     preparing = partial((observer or RunObserver()).preparing, "comparing slides" if begins else "reading headers")
@@ -112,9 +113,7 @@ def plan_run(
     vectors = all(info.may_be_slide_vector for info in infos)
     if vectors:
         _refuse_attention(config, infos[0])
-    units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
-    config = with_covariate_kinds(config, cohort, units)
     description = describe(config, cohort, outcomes.names, infos)
     device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device, "training.precision", "fp32")
@@ -253,19 +252,6 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
             f"{cohort.path}: the cohort was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; "
             f"load it for the task {kind}"
         )
-
-
-def _with_time_unit(config: RunConfig, cohort: Cohort) -> RunConfig:
-    """The settings with the unit of the survival times that the name of their column states."""
-    stated, given = cohort.time_unit, config.task.time_unit
-    if config.task.kind != "survival" or stated in (None, given):
-        return config
-    if given is not None:
-        raise AsmilError(
-            f"{cohort.path}: the name of the column of times states {stated}, but --time-unit (task.time_unit) is "
-            f"{given}; leave the option out, or rename the column"
-        )
-    return with_settings(config, {"task.time_unit": stated})
 
 
 def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
