@@ -24,7 +24,7 @@ from asmil.reporting import Block, Document, Figure, Heading, SideBySide, Table,
 from asmil.reporting.drawing import matrix_figure
 from asmil.reporting.print_files import Width, print_files
 from asmil.reporting.read_page import read_page
-from asmil.reporting.text import latex_table
+from asmil.reporting.text import escape_latex, latex_table
 from asmil.reporting.word import cell_text, word_file
 
 Content = TypeVar("Content", Figure, Table)
@@ -191,7 +191,8 @@ def _write_table(path: Path, table: Table) -> None:
         for row in table.cells()
     ]
     write_text(path.with_suffix(".csv"), csv_text(rows))
-    write_text(path.with_suffix(".tex"), "% Needs \\usepackage{booktabs}.\n" + latex_table(table) + "\n")
+    written = latex_table(table, escape_latex(f"{table.title}. {table.caption}".strip()), fitted=True)
+    write_text(path.with_suffix(".tex"), "% Needs \\usepackage{booktabs,graphicx}.\n" + written + "\n")
 
 
 def _write_word(path: Path, blocks: Sequence[Block]) -> list[str]:

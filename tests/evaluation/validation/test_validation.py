@@ -118,6 +118,14 @@ def test_patients_of_the_training_are_refused(trained, model, tmp_path, undrawn_
     assert any("new-s00" in warning for warning in allowed.document.warnings)
 
 
+def test_slides_of_a_patient_with_different_outcomes_are_refused(trained, tmp_path):
+    table = pd.read_csv(trained / "b" / "new.csv")
+    table.loc[0, "label"] = "b" if table["label"][0] == "a" else "a"
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(AsmilError, match=f"new.csv.*{table['patient'][0]}"):
+        asmil.validate(trained / "run", tmp_path / "new.csv", features=trained / "b" / "features", **QUICK)
+
+
 def test_groups_of_one_class_each_are_reported(trained, tmp_path, undrawn_figures):
     table = pd.read_csv(trained / "b" / "new.csv")
     table.assign(site="of " + table["label"]).to_csv(tmp_path / "new.csv", index=False)

@@ -118,7 +118,7 @@ def _sentence(validated: ValidatedPredictions) -> str:
         said += f", not clearly different from chance ({CHANCE:g})"
     internal = validated.internal
     if internal is None or metric.name not in internal.metrics:
-        return f"{said}; the run has no test patients of its own to compare it with."
+        return f"{said}; the run has no estimate of its own by patient to compare it with."
     own = internal.metrics[metric.name]
     return f"{said}; on its own test patients it was {format_number(own.value)} ({format_interval_of(own)})."
 
