@@ -121,7 +121,7 @@ def _decision_curve(known: Known) -> str | None:
 def _subgroups(known: Known) -> str | None:
     tested = at(known.validation, "subgroups", "interactions") or []
     rows = [row for row in tested if isinstance(row, dict)]
-    said = [f"{' by '.join(filter(None, (row.get('metric'), row['variable'])))} ({_p_value(row)})" for row in rows]
+    said = [f"{' by '.join(filter(None, (row.get('metric'), row.get('variable'))))} ({_p_value(row)})" for row in rows]
     return f"New patients: {joined(said)}; table and forest plot on the page of the validation." if said else None
 
 
