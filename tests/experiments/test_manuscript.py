@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import asmil
+from asmil.experiments.methods_text import methods_paragraphs, references
 from asmil.reporting.print_files import SMALLEST_TEXT_PT, _Drawing, _factor, column_width
 from fake_compared_runs import write_compared_run
 
@@ -37,8 +38,8 @@ def test_figures_tables_and_text(study, tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["run"] for row in rows} == {"Our method", "A method with a very long name that must not be cut off"}
     assert "A method with a very long name" in (tmp_path / "tables" / "comparison-runs.tex").read_text()
-    text, references = (tmp_path / "text.md").read_text(), (tmp_path / "references.bib").read_text()
-    assert all(key in text and key in references for key in ("holm1979", "delong1988", "nadeau2003"))
+    text, cited = (tmp_path / "text.md").read_text(), (tmp_path / "references.bib").read_text()
+    assert all(key in text and key in cited for key in ("holm1979", "delong1988", "nadeau2003"))
 
 
 def test_the_index_is_the_cover_of_the_study(study):
@@ -64,6 +65,22 @@ def test_word_files(study, tmp_path):
     asmil.manuscript(study, tmp_path, only="tables")
     tables = docx.Document(str(tmp_path / "tables" / "tables.docx")).tables
     assert "Our method" in {row.cells[0].text for row in tables[0].rows}
+
+
+def test_a_validation_is_described_with_its_references():
+    validation = {
+        "model": {"name": "Our method", "task": "classification"},
+        "cohort": {"slides": 12, "patients": 11, "not_predicted": []},
+        "overlap": {"known": True, "slides": []},
+        "performance": {"metrics": {"macro_auc": {"difference": {"value": 0.1}}}, "non_inferiority": {"margin": 0.07}},
+        "calibration": {},
+        "decision_curve": {},
+        "subgroups": {"interactions": [{"variable": "site"}, {"variable": "site"}]},
+    }
+    (text,) = methods_paragraphs([], {}, None, [validation])
+    assert all(part in text for part in ("Our method", "12 slides of 11 patients", "0.07", "site"))
+    cited = references([], None, [validation])
+    assert all(f"@{key}" in text and f"{{{key}," in cited for key in ("zou2008", "vickers2006", "holm1979"))
 
 
 def test_names_must_fit(study):

@@ -90,7 +90,11 @@ def test_files_of_a_slide_that_is_not_dicom(tmp_path):
     stored = np.where(grid == written.FloatPixelPaddingValue, np.nan, grid)
     np.testing.assert_allclose(stored[rows, columns], values, rtol=1e-6)
     assert np.isnan(stored[3, 3])
-    mapping = written.SharedFunctionalGroupsSequence[0].RealWorldValueMappingSequence[0]
+    mapping, window = (
+        written.SharedFunctionalGroupsSequence[0][name][0]
+        for name in ("RealWorldValueMappingSequence", "FrameVOILUTSequence")
+    )
+    assert (window.VOILUTFunction, float(window.WindowWidth)) == ("LINEAR_EXACT", pytest.approx(1.15))
     assert mapping.DoubleFloatRealWorldValueFirstValueMapped == pytest.approx(np.nanmin(values))
     in_overview = (coords + TILE / 2) * (overview.TotalPixelMatrixColumns / SIZE[0]) - 0.5
     np.testing.assert_allclose(

@@ -96,6 +96,8 @@ def validate(
     rows, groups, without = _tables(run, predictions, variables)
     failures = (*problems, *predictions.failures, *without)
     validated = ValidatedPredictions(run, path, rows, groups, predictions.predicted, request, overlap, failures)
+    if run.kind == "survival" and not (validated.truth[:, 1] > 0).any():
+        raise AsmilError(f"{path}: no patient has the event, so the model cannot be validated; follow them for longer")
     validation = validate_predictions(validated)
     if out is not None:
         write_validation(validation, Path(out))

@@ -25,6 +25,7 @@ from asmil.evaluation.statistics import calibration_slopes as calibration_slopes
 from asmil.evaluation.statistics import combine_p as combine_p
 from asmil.evaluation.statistics import corrected_resampled_t as corrected_resampled_t
 from asmil.evaluation.statistics import delong as delong
+from asmil.evaluation.statistics import differing_shares as differing_shares
 from asmil.evaluation.statistics import fisher_if_independent as fisher_if_independent
 from asmil.evaluation.statistics import heterogeneity as heterogeneity
 from asmil.evaluation.statistics import holm as holm

@@ -30,16 +30,22 @@ def part_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
     return _join_patients(run, rows) if unit == "patient" else rows
 
 
-def _join_patients(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """One row per patient, fold and seed: the mean prediction of the patient's slides, named after the patient."""
+def different_targets(run: Run, table: pd.DataFrame) -> str | None:
+    """The first patient whose slides have different targets, in words; None if there is none."""
     truth = list(run.format.truth_columns)
     for patient, part in table[["patient", *truth]].drop_duplicates().groupby("patient"):
         if len(part) > 1:
             targets = " and ".join(", ".join(map(str, row)) for row in part[truth].itertuples(index=False))
-            raise AsmilError(
-                f"{run.path}: the slides of patient {patient} have different targets ({targets}); "
-                "evaluate slides instead (--unit slide)"
-            )
+            return f"the slides of patient {patient} have different targets ({targets})"
+    return None
+
+
+def _join_patients(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """One row per patient, fold and seed: the mean prediction of the patient's slides, named after the patient."""
+    truth = list(run.format.truth_columns)
+    different = different_targets(run, table)
+    if different is not None:
+        raise AsmilError(f"{run.path}: {different}; evaluate slides instead (--unit slide)")
     kept = dict.fromkeys(run.format.prediction_columns, "mean") | dict.fromkeys(truth, "first")
     joined = table.groupby(["patient", "fold", "seed", "role"], as_index=False, sort=False).agg(kept)
     return joined.assign(slide=joined["patient"])

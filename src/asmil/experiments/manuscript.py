@@ -18,13 +18,13 @@ from typing import Literal, TypeVar, get_args
 
 from asmil.errors import AsmilError
 from asmil.experiments.methods_text import methods_paragraphs, references
-from asmil.experiments.results_index import COMPARISON, PAGES, ResultsIndex, names_in_comparison
+from asmil.experiments.results_index import COMPARISON, PAGES, VALIDATION, ResultsIndex, names_in_comparison
 from asmil.files import replacing, write_text
 from asmil.reporting import Block, Document, Figure, Heading, SideBySide, Table, csv_text
 from asmil.reporting.drawing import matrix_figure
 from asmil.reporting.print_files import Width, print_files
 from asmil.reporting.read_page import read_page
-from asmil.reporting.text import latex_table
+from asmil.reporting.text import escape_latex, latex_table
 from asmil.reporting.word import cell_text, word_file
 
 Content = TypeVar("Content", Figure, Table)
@@ -76,7 +76,7 @@ def write_manuscript(results: ResultsIndex, out: Path, parts: Sequence[Part], wi
         text = _text(results, documents, figures, tables)
         write_text(out / "text.md", "\n\n".join(f"## {b.text}" if isinstance(b, Heading) else b for b in text) + "\n")
         notes += _write_word(out / "text.docx", text)
-        write_text(out / "references.bib", references(results.run_folders, _comparison(results)))
+        write_text(out / "references.bib", references(results.run_folders, _comparison(results), _validations(results)))
     return Manuscript(out, figures, tables, tuple(dict.fromkeys(notes)), tuple(problems))
 
 
@@ -124,7 +124,8 @@ def _text(
     results: ResultsIndex, documents: dict[Path, Document], figures: dict[str, Figure], tables: dict[str, Table]
 ) -> list[Heading | str]:
     said = [f"{PAGES[page.name][0]}, {document.title}: {document.answer}" for page, document in documents.items()]
-    methods = methods_paragraphs(results.run_folders, names_in_comparison(results.folder), _comparison(results))
+    names = names_in_comparison(results.folder)
+    methods = methods_paragraphs(results.run_folders, names, _comparison(results), _validations(results))
     first: list[Heading | str] = [Heading("Methods"), *methods] if methods else []
     return [
         *first,
@@ -142,11 +143,20 @@ def _captions(kind: str, captions: dict[str, str]) -> list[Heading | str]:
 
 def _comparison(results: ResultsIndex) -> dict[str, object] | None:
     """The first comparison below the folder."""
-    page = next((page for page in results.pages if page.name == COMPARISON), None)
-    if page is None or not (data := (results.folder / page).with_suffix(".json")).is_file():
-        return None
-    content: dict[str, object] = json.loads(data.read_text(encoding="utf-8"))
-    return content
+    return next(_numbers_of(results, COMPARISON), None)
+
+
+def _validations(results: ResultsIndex) -> list[dict[str, object]]:
+    """All validations below the folder."""
+    return list(_numbers_of(results, VALIDATION))
+
+
+def _numbers_of(results: ResultsIndex, name: str) -> Iterator[dict[str, object]]:
+    """The JSON files beside the pages of a name."""
+    for page in results.pages:
+        data = (results.folder / page).with_suffix(".json")
+        if page.name == name and data.is_file():
+            yield json.loads(data.read_text(encoding="utf-8"))
 
 
 def _is_preview(content: str | bytes) -> bool:
@@ -181,7 +191,8 @@ def _write_table(path: Path, table: Table) -> None:
         for row in table.cells()
     ]
     write_text(path.with_suffix(".csv"), csv_text(rows))
-    write_text(path.with_suffix(".tex"), "% Needs \\usepackage{booktabs}.\n" + latex_table(table) + "\n")
+    written = latex_table(table, escape_latex(f"{table.title}. {table.caption}".strip()), fitted=True)
+    write_text(path.with_suffix(".tex"), "% Needs \\usepackage{booktabs,graphicx}.\n" + written + "\n")
 
 
 def _write_word(path: Path, blocks: Sequence[Block]) -> list[str]:

@@ -48,6 +48,23 @@ STATISTICS = {
   pages = {239--281},
   year = {2003},
 }""",
+    "vickers2006": """@article{vickers2006,
+  author = {Vickers, Andrew J. and Elkin, Elena B.},
+  title = {Decision Curve Analysis: A Novel Method for Evaluating Prediction Models},
+  journal = {Medical Decision Making},
+  volume = {26},
+  number = {6},
+  pages = {565--574},
+  year = {2006},
+}""",
+    "zou2008": """@article{zou2008,
+  author = {Zou, Guang Yong and Donner, Allan},
+  title = {Construction of Confidence Limits about Effect Measures: A General Approach},
+  journal = {Statistics in Medicine},
+  volume = {27},
+  pages = {1693--1702},
+  year = {2008},
+}""",
 }
 """Of the statistics, by their keys."""
 LISTED = re.compile(r"(?P<author>[^,;]+) et al\., (?P<title>.+)")
@@ -60,31 +77,39 @@ TASKS = {
 
 
 def methods_paragraphs(
-    folders: Sequence[Path], names: Mapping[Path, str], comparison: Mapping[str, Any] | None
+    folders: Sequence[Path],
+    names: Mapping[Path, str],
+    comparison: Mapping[str, Any] | None,
+    validations: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
-    """Cohort, training and statistics of runs, one paragraph per cohort; citations as `[@key]`; empty without runs.
+    """Cohort, training, validation and statistics, one paragraph per cohort; citations as `[@key]`.
 
     names: of runs that have others than those of their folders
     comparison: the content of `comparison.json`, if the runs were compared
+    validations: the content of every `validation.json`
     """
+    validated = list(map(_validation, validations))
     if not folders:
-        return []
+        return validated
     by_cohort: dict[tuple[Any, ...], list[Run]] = {}
     for folder in folders:
         run = Run(folder)
         run = run.called(names.get(folder.resolve(), run.name))
         by_cohort.setdefault((run.cohort.manifest, run.kind, run.settings.folds, run.settings.seeds), []).append(run)
     paragraphs = [_paragraph(runs) for runs in by_cohort.values()]
-    return [*paragraphs, _statistics(folders, comparison), _software(by_cohort.values())]
+    return [*paragraphs, *validated, _statistics(folders, comparison), _software(by_cohort.values())]
 
 
-def references(folders: Sequence[Path], comparison: Mapping[str, Any] | None) -> str:
+def references(
+    folders: Sequence[Path], comparison: Mapping[str, Any] | None, validations: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """BibTeX of the methods and the statistics."""
     known = methods()
     named = dict.fromkeys(Run(folder).method for folder in folders)
     entries = [_entry(key, paper, known[name].year) for name in named for key, paper in _papers(name).items()]
     software = f"@software{{asmil, author = {{{{The asmil developers}}}}, title = {{asmil}}, version = {{{_asmil()}}}}}"
-    return "\n\n".join([*entries, *(STATISTICS[key] for key in _keys(comparison)), software]) + "\n"
+    cited = {*_keys(comparison), *re.findall(r"@(\w+)", " ".join(map(_validation, validations)))}
+    return "\n\n".join([*entries, *(entry for key, entry in STATISTICS.items() if key in cited), software]) + "\n"
 
 
 def _paragraph(runs: Sequence[Run]) -> str:
@@ -157,6 +182,39 @@ def _anchor(run: Run) -> str:
     return f"Attention was anchored (normalizer {anchor.normalizer}, weight {weight:g})."
 
 
+def _validation(content: Mapping[str, Any]) -> str:
+    """How a model was validated on new patients, from `validation.json`."""
+    model, cohort, overlap = content["model"], content["cohort"], content["overlap"]
+    size = f"{format_count(cohort['slides'], 'slide')} of {format_count(cohort['patients'], 'patient')}"
+    new = " that were not in its training" if overlap["known"] and not overlap["slides"] else ""
+    sentences = [f"{model['name']} was validated on {size}{new}; no model or threshold was fitted or chosen on them."]
+    if overlap["slides"]:
+        sentences.append(f"Of these, {format_count(len(overlap['slides']), 'slide')} overlap with the training.")
+    if cohort["not_predicted"]:
+        sentences.append(f"{format_count(len(cohort['not_predicted']), 'slide')} could not be predicted.")
+    if any(metric.get("difference") for metric in content["performance"]["metrics"].values()):
+        sentences.append("Intervals of differences to the internal estimate combine both intervals [@zou2008].")
+    verdict = content["performance"].get("non_inferiority")
+    if verdict:
+        sentences.append(f"The margin of non-inferiority was {verdict['margin']:g}.")
+    if model["task"] == "classification":
+        sentences.append(
+            "Calibration was assessed by intercept, slope and a logistic regression on a restricted cubic spline of "
+            "the logit."
+        )
+    elif "calibration" in content:
+        sentences.append("Calibration was assessed by comparing mean predicted survival with Kaplan-Meier estimates.")
+    if "decision_curve" in content:
+        sentences.append("Clinical usefulness was assessed by net benefit [@vickers2006].")
+    tests = content.get("subgroups", {}).get("interactions", [])
+    if tests:
+        variables = _listed(list(dict.fromkeys(test["variable"] for test in tests)))
+        sentences.append(
+            f"Subgroups by {variables} were tested for differences, with p-values adjusted by Holm [@holm1979]."
+        )
+    return " ".join(sentences)
+
+
 def _statistics(folders: Sequence[Path], comparison: Mapping[str, Any] | None) -> str:
     resamples = next((n for folder in folders if (n := _resamples(folder))), (comparison or {}).get("bootstrap", {}))
     times = f"{resamples} " if isinstance(resamples, int) else ""
@@ -189,7 +247,8 @@ def _keys(comparison: Mapping[str, Any] | None) -> list[str]:
 
 def _software(groups: Iterable[Sequence[Run]]) -> str:
     used = dict.fromkeys(str(run.values.get("asmil", "unknown")) for runs in groups for run in runs)
-    return f"Models were trained with asmil {_listed(list(used))} [@asmil] and PyTorch {version('torch')}."
+    torch = f"[version: for the authors; {version('torch')} is installed where this text was written]"
+    return f"Models were trained with asmil {_listed(list(used))} [@asmil] and PyTorch {torch}."
 
 
 def _asmil() -> str:

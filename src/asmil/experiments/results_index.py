@@ -21,12 +21,12 @@ from asmil.settings.documents import one_line
 from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
-COMPARISON = "comparison.html"
+COMPARISON, VALIDATION = "comparison.html", "validation.html"
 PAGES = {
     "auto.html": ("Best model", "which method was chosen, whether attention pays, expected performance"),
     COMPARISON: ("Comparison of methods", "ranking, differences with intervals and tests, curves"),
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
-    "validation.html": ("External validation", "performance on new patients, calibration, subgroups, decision curve"),
+    VALIDATION: ("External validation", "performance on new patients, calibration, subgroups, decision curve"),
     "localization.html": ("Localization", "heat maps compared with annotations"),
     "faithfulness.html": ("Faithfulness of heat maps", "what happens to predictions when tiles are removed by rank"),
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),

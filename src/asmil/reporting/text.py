@@ -109,20 +109,24 @@ def _markdown_cell(cell: Cell) -> str:
     return text
 
 
-def latex_table(table: Table, caption: str = "") -> str:
-    """A booktabs table; caption: LaTeX code, by default the escaped caption of the table."""
+def latex_table(table: Table, caption: str = "", fitted: bool = False) -> str:
+    """A booktabs table; caption: LaTeX code, by default the escaped caption of the table.
+
+    fitted: intervals stand below their values, and the table is at most as wide as the text (needs graphicx)
+    """
     columns = "l" + "r" * (len(table.columns) - 1)
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{caption or escape_latex(table.caption)}}}",
+        *[r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"] * fitted,
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         " & ".join(map(escape_latex, table.columns)) + r" \\",
         r"\midrule",
-        *(" & ".join(map(_latex_cell, row)) + r" \\" for row in table.cells()),
+        *(" & ".join(_latex_cell(cell, fitted) for cell in row) + r" \\" for row in table.cells()),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}" + "}" * fitted,
         r"\end{table}",
     ]
     return "\n".join(lines)
@@ -141,11 +145,15 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX_SPECIAL.get(character, character) for character in text)
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: Cell, stacked: bool = False) -> str:
     text = escape_latex(cell.text)
     text = rf"\textbf{{{text}}}" if cell.strong else text
     text += rf" $\pm$ {cell.spread}" if cell.spread else ""
-    return text + (f" ({escape_latex(cell.interval)})" if cell.interval else "")
+    if not cell.interval:
+        return text
+    interval = f"({escape_latex(cell.interval)})"
+    below = rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{text}\\{{\footnotesize {interval}}}\end{{tabular}}"
+    return below if stacked else f"{text} {interval}"
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

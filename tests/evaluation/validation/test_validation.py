@@ -85,7 +85,10 @@ def test_a_run_and_a_bundle_on_new_patients(trained, model, tmp_path, asmil_here
     assert groups["age", "below 40"]["reason"]
     assert groups["age", "below 40"]["metric"] is None
     assert groups["site", "north"]["metric"]["value"] is not None
-    assert {each["variable"] for each in content["subgroups"]["interactions"]} == {"site", "sex", "age"}
+    tests = {(each["variable"], each["metric"]) for each in content["subgroups"]["interactions"]}
+    assert tests == {
+        (name, metric) for name in ("site", "sex", "age") for metric in ("AUC", "sensitivity", "specificity")
+    }
     by_class = {row["group"]: row for row in content["conformal_sets"]["groups"]["all"] if row["by"] == "class"}
     assert [by_class[name]["patients"] for name in "ab"] == [24, 24]
     mean = (by_class["a"]["coverage"] + by_class["b"]["coverage"]) / 2
@@ -113,6 +116,24 @@ def test_patients_of_the_training_are_refused(trained, model, tmp_path, undrawn_
     allowed = asmil.validate(trained / model, tmp_path / "copied.csv", allow_overlap=True, **QUICK)
     assert allowed.to_dict()["overlap"]["by_features"] == ["new-s00"]
     assert any("new-s00" in warning for warning in allowed.document.warnings)
+
+
+def test_slides_of_a_patient_with_different_outcomes_are_refused(trained, tmp_path):
+    table = pd.read_csv(trained / "b" / "new.csv")
+    table.loc[0, "label"] = "b" if table["label"][0] == "a" else "a"
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(AsmilError, match=f"new.csv.*{table['patient'][0]}"):
+        asmil.validate(trained / "run", tmp_path / "new.csv", features=trained / "b" / "features", **QUICK)
+
+
+def test_groups_of_one_class_each_are_reported(trained, tmp_path, undrawn_figures):
+    table = pd.read_csv(trained / "b" / "new.csv")
+    table.assign(site="of " + table["label"]).to_csv(tmp_path / "new.csv", index=False)
+    features = trained / "b" / "features"
+    validation = asmil.validate(trained / "run", tmp_path / "new.csv", by="site", features=features, **QUICK)
+    groups = validation.to_dict()["subgroups"]["groups"]
+    assert [group["reason"] for group in groups] == ["only a", "only b"]
+    assert any("site" in warning for warning in validation.warnings)
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(trained, tmp_path):

@@ -120,8 +120,9 @@ def _decision_curve(known: Known) -> str | None:
 @fact(VALIDATION_FILE)
 def _subgroups(known: Known) -> str | None:
     tested = at(known.validation, "subgroups", "interactions") or []
-    said = [f"{row.get('variable')} ({_p_value(row)})" for row in tested if isinstance(row, dict)]
-    return f"New patients, by {joined(said)}; table and forest plot on the page of the validation." if said else None
+    rows = [row for row in tested if isinstance(row, dict)]
+    said = [f"{' by '.join(filter(None, (row.get('metric'), row.get('variable'))))} ({_p_value(row)})" for row in rows]
+    return f"New patients: {joined(said)}; table and forest plot on the page of the validation." if said else None
 
 
 @fact(VALIDATION_FILE)

@@ -5,6 +5,7 @@ from asmil.evaluation.statistics.decisions import survival_net_benefit as surviv
 from asmil.evaluation.statistics.f1_permutation import PermutationTest as PermutationTest
 from asmil.evaluation.statistics.f1_permutation import permutation_f1 as permutation_f1
 from asmil.evaluation.statistics.group_differences import Heterogeneity as Heterogeneity
+from asmil.evaluation.statistics.group_differences import differing_shares as differing_shares
 from asmil.evaluation.statistics.group_differences import heterogeneity as heterogeneity
 from asmil.evaluation.statistics.logistic import calibration_curves as calibration_curves
 from asmil.evaluation.statistics.logistic import calibration_intercepts as calibration_intercepts

@@ -20,9 +20,9 @@ CURVE_DRAWS = 500
 GRID = 61
 GROUPS, FEWEST_IN_GROUP = 10, 10
 FEWEST_FOR_CURVE = 10
-"""With fewer patients inside or outside a class, no curve is drawn."""
+"""With fewer patients of a class, or of the others, no curve is drawn."""
 ENOUGH = 100
-"""With fewer patients inside or outside a class, calibration is imprecise (Van Calster et al. 2016; Collins 2016)."""
+"""With fewer, calibration is imprecise (Van Calster et al. 2016; Collins 2016)."""
 NUMBERS = {
     "predicted": "mean prediction",
     "observed": "observed share",
@@ -60,7 +60,7 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
         rows.append([name, *(estimate_cell(numbers[key]) for key in NUMBERS)])
         fewest = int(min(outcome.sum(), (1 - outcome).sum()))
         curve = class_curve(validated, outcome, probabilities) if fewest >= FEWEST_FOR_CURVE else None
-        few += [name] * (fewest < ENOUGH)
+        few += [f"{fewest} {name if fewest == outcome.sum() else f'not {name}'}"] * (fewest < ENOUGH)
         figures += [] if curve is None else [Figure(_draw(name, curve, probabilities), f"Calibration: {name}")]
         sentences.append(_in_words(name, numbers))
         content[name] = {
@@ -72,8 +72,9 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
         "Slope: 1 is right, below 1 means that predictions are too extreme. Brier score: mean squared error of the "
         "probability of the class; 0 is perfect. With 95 % intervals by patient."
     )
+    imprecise = f" Imprecise, since one side has fewer than {ENOUGH} patients: {', '.join(few)}." if few else ""
     blocks: list[Block] = [
-        " ".join(sentences),
+        " ".join(sentences) + imprecise,
         Table(["class", *NUMBERS.values()], rows, caption=caption),
     ]
     if figures:
@@ -82,14 +83,7 @@ def calibration(validated: ValidatedPredictions) -> Part | None:
             "Line: logistic regression of the outcome on a spline of the logit, with a 95 % bootstrap band. Dots: "
             "groups of patients with similar predictions, with exact 95 % intervals. Bars: patients by prediction.",
         ]
-    warnings = []
-    if few:
-        warnings.append(
-            f"Fewer than {ENOUGH} patients inside or outside of {', '.join(few)}: calibration is imprecise."
-        )
-    return Part(
-        "calibration", Section("Calibration", blocks), content, sentences[0] * (len(sentences) == 1), tuple(warnings)
-    )
+    return Part("calibration", Section("Calibration", blocks), content, sentences[0] * (len(sentences) == 1))
 
 
 def class_numbers(validated: ValidatedPredictions, outcome: Floats, probabilities: Floats) -> dict[str, Estimate]:
@@ -130,14 +124,17 @@ def class_curve(validated: ValidatedPredictions, outcome: Floats, probabilities:
 
 def _in_words(name: str, numbers: Mapping[str, Estimate]) -> str:
     intercept, slope = numbers["intercept"].interval, numbers["slope"].interval
-    mean = "right on average"
+    predicted, observed = (100 * numbers[key].value for key in ("predicted", "observed"))
+    shares = f"({predicted:.0f} % predicted, {observed:.0f} % observed)"
+    if not intercept.is_defined:
+        return f"Calibration of {name} cannot be computed on these patients {shares}."
+    mean = "neither clearly too high nor too low on average"
     if intercept.excludes_zero:
         mean = "too high on average" if intercept.high < 0 else "too low on average"
     spread = ""
     if slope.is_defined and not slope.low <= 1 <= slope.high:
         spread = " and too extreme" if slope.high < 1 else " and not extreme enough"
-    predicted, observed = (100 * numbers[key].value for key in ("predicted", "observed"))
-    return f"Predictions of {name} are {mean} ({predicted:.0f} % predicted, {observed:.0f} % observed){spread}."
+    return f"Predictions of {name} are {mean} {shares}{spread}."
 
 
 def _plain(curve: Curve) -> dict[str, Any]:

@@ -60,12 +60,16 @@ def decision_curve(validated: ValidatedPredictions) -> Part | None:
         "Net benefit: true positives minus weighted false positives, per patient. The threshold probability is the "
         "lowest risk at which one would act (treat, test): 10 % means that nine unnecessary actions are accepted for "
         "one that is needed. Gain: the model minus the better of acting on all patients and on none (0); above 0 the "
-        "model helps. With 95 % intervals by patient."
+        "model helps. With 95 % intervals by patient, each for one threshold alone: that the model is better in a "
+        "narrow range of thresholds can be chance."
     )
+    if any(np.isnan(curve.model).any() for curve in curves.values()):
+        caption += " Gaps: the patients above these thresholds were not followed long enough."
     useful = [name for name, curve in curves.items() if (curve.better_low > 0).any()]
     blocks: list[Block] = [
         " ".join(_in_words(name, curve) for name, curve in curves.items()),
         SideBySide(figures),
+        "Line: net benefit of the model, with a 95 % band by patient.",
         Table(["", "threshold", "model", "act on all", "gain"], rows, caption=caption),
     ]
     content = {

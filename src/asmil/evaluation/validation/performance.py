@@ -19,6 +19,8 @@ from asmil.tasks.intervals import difference_interval
 
 LEVEL, POWER = float(ndtri(0.975)), float(ndtri(0.8))
 BAND_DRAWS = 300
+RANKS, CHANCE = ("macro_auc", "c_index"), 0.5
+"""Metrics of ranking, and their value for a model that knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,13 @@ def _sentence(validated: ValidatedPredictions) -> str:
     metric = validated.main_metric
     new, title = validated.measured.metrics[metric.name], validated.title_of(metric)
     said = f"{title} {format_number(new.value)} (95 % interval {format_interval_of(new)})"
+    if math.isnan(new.value):
+        said = f"{title} cannot be computed on these patients"
+    if metric.name in RANKS and new.interval.low <= CHANCE <= new.interval.high:
+        said += f", not clearly different from chance ({CHANCE:g})"
     internal = validated.internal
     if internal is None or metric.name not in internal.metrics:
-        return f"{said}; the run has no test patients of its own to compare it with."
+        return f"{said}; the run has no estimate of its own by patient to compare it with."
     own = internal.metrics[metric.name]
     return f"{said}; on its own test patients it was {format_number(own.value)} ({format_interval_of(own)})."
 
@@ -140,7 +146,10 @@ def standard_error(interval: Interval) -> float:
 def _in_words(verdict: NonInferiority, validated: ValidatedPredictions) -> str:
     title = validated.title_of(validated.main_metric)
     shown = "Non-inferiority was shown" if verdict.shown else "Non-inferiority was not shown"
-    planned = "A study cannot be planned with this margin: the internal estimate alone is too uncertain for it."
+    planned = (
+        "No number of new patients gives a new study a chance of 80 % to show it, since the internal estimate itself "
+        "is too uncertain for this margin."
+    )
     if verdict.needed is not None:
         planned = (
             f"A study with a chance of 80 % to show it, if the model is as good as before, needs about "

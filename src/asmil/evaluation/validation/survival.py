@@ -55,7 +55,7 @@ def survival_calibration(validated: ValidatedPredictions) -> Part | None:
     )
     columns = ["time", "predicted survival", "observed survival", "predicted minus observed"]
     blocks: list[Block] = [
-        " ".join(sentences) or "Predicted and observed survival agree on average at these times.",
+        " ".join(sentences) or "No difference between mean predicted and observed survival was shown at these times.",
         Table(columns, rows, caption=caption),
         SideBySide(figures),
         "Dots: groups of patients with similar predictions, observed by Kaplan-Meier with 95 % intervals by patient.",

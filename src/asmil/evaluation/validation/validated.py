@@ -14,7 +14,7 @@ import pandas as pd
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError
 from asmil.evaluation.classification import evaluate_classification
-from asmil.evaluation.rows import part_of, rows_of
+from asmil.evaluation.rows import different_targets, part_of, rows_of
 from asmil.evaluation.run_evaluation import Request
 from asmil.evaluation.slide_evaluation import Measured, measure_rows
 from asmil.evaluation.survival.evaluate import SurvivalEvaluation, evaluate_survival, tested_parts
@@ -126,6 +126,12 @@ class ValidatedPredictions:
     def patients(self) -> pd.DataFrame:
         """One row per patient, by name: the truth and the mean prediction of the patient's slides."""
         external = self.run.with_predictions(self.rows)
+        different = different_targets(self.run, self.rows)
+        if different is not None:
+            raise AsmilError(
+                f"{self.cohort}: {different}, but patients are counted; give one target per patient, or leave out the "
+                "column of the patients if slides are independent"
+            )
         rows = part_of(external, "test") if self.run.format.by_patient else part_of(external, "test", "patient")
         return rows.sort_values("patient", ignore_index=True)
 
@@ -185,7 +191,7 @@ class ValidatedPredictions:
 
     @cached_property
     def internal(self) -> Internal | None:
-        """The estimate on the run's own test patients; None if there are none."""
+        """The estimate on the run's own test patients; None if there are none, or if their slides differ in targets."""
         if self.run.is_bundle:
             return _stored_estimate(self.run)
         if not (self.run.predictions["role"] == "test").any():
@@ -193,6 +199,8 @@ class ValidatedPredictions:
         if self.run.kind == "survival":
             evaluated = evaluate_survival(self.run, "test", self.request.resamples, self.request.seed)
             return Internal(evaluated.metrics, evaluated.sizes)
+        if different_targets(self.run, rows_of(self.run, "test")) is not None:
+            return None
         rows = rows_of(self.run, "test", "patient")
         metrics = measure_rows(self.run.format, rows, self.asked).metrics
         return Internal(metrics, format_count(rows["patient"].nunique(), "patient"))

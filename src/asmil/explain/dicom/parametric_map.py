@@ -58,7 +58,11 @@ def parametric_map(
             )
         ],
         voi_lut_transformations=[
-            highdicom.VOILUTTransformation(window_center=(low + high) / 2, window_width=max(high - low, 1e-9))
+            highdicom.VOILUTTransformation(
+                window_center=(low + high) / 2,
+                window_width=max(high - low, 1e-9),
+                voi_lut_function="LINEAR_EXACT",  # the others do not allow a width below 1
+            )
         ],
         content_description=clipped(f"{kind} of tiles by {algorithm.name}"),
         pixel_measures=highdicom.PixelMeasuresSequence([height_mm, width_mm], source.thickness_mm),

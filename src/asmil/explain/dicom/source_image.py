@@ -148,9 +148,9 @@ def _overview(frame: SlideFrame, path: Path | None, image: SlideImage | None, pa
     data.ContentDate, data.ContentTime, data.AcquisitionDateTime = now.date(), now.time(), now
     data.ImageComments = DERIVED.format(frame.slide)
     data.VolumetricProperties, data.BurnedInAnnotation, data.SpecimenLabelInImage = "VOLUME", "NO", "NO"
-    data.FocusMethod, data.ExtendedDepthOfField, data.PresentationLUTShape = "AUTO", "NO", "IDENTITY"
+    data.FocusMethod, data.ExtendedDepthOfField = "AUTO", "NO"
     data.ContainerIdentifier, data.AcquisitionContextSequence = clipped(frame.slide), []
-    data.IssuerOfTheContainerIdentifierSequence, data.ContainerComponentSequence = [], []
+    data.IssuerOfTheContainerIdentifierSequence = []
     data.ContainerTypeCodeSequence = [_item(codes.SCT.MicroscopeSlide)]
     data.SpecimenDescriptionSequence = [
         highdicom.SpecimenDescription(specimen_id=clipped(frame.slide), specimen_uid=uid("specimen"))
