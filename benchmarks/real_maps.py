@@ -38,7 +38,7 @@ from asmil.runs.run import Run
 from asmil.runs.trained_models import TrainedModel
 from asmil.tables.arrays import Floats
 from asmil.tasks.intervals import drawn_slides, mean_estimate
-from real_tissue import columns_of
+from real_tissue import columns_of, with_earlier
 from real_tissue_report import PERMUTED
 
 REPEATS, FOLDS = 5, 10
@@ -163,8 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for sweep in given.sweeps:
-        name = sweep.name.removeprefix("real_")
-        record(sweep, given.workers).to_csv(given.out / f"maps_{name}.csv", index=False, float_format="%.5g")
+        path = given.out / f"maps_{sweep.name.removeprefix('real_')}.csv"
+        table = record(sweep, given.workers)
+        if path.is_file():
+            table = with_earlier(table, pd.read_csv(path))
+        table.to_csv(path, index=False, float_format="%.5g")
 
 
 if __name__ == "__main__":

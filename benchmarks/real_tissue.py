@@ -10,7 +10,16 @@
 
 A record is a table with one row per cohort and variant: the score with its interval, and the difference to the
 reference with interval and p-value, Holm's over the variants that share the reference. The reference is `abmil`; in a
-sweep without it, the first variant of the same method.
+sweep without it, the first variant of the same method. Rows of an earlier record that a sweep does not have are kept;
+this is refused if the reference has other scores there, since differences are paired with the runs of one sweep.
+
+To go on with a sweep on another machine, copy its results there without the trained models. `asmil sweep` then keeps
+what is finished, and `record` needs no more (0.2 MB for a variant with two folds and two seeds; parts for a limit):
+
+    tar cz --exclude='fold-*' --exclude='*.safetensors' runs/real_subtyping | split -b 15M - real_subtyping.tar.gz.
+    cat real_subtyping.tar.gz.* | tar xz
+
+`real_maps.py record` needs the models: run it where they were trained, before the machine is given back.
 """
 
 from __future__ import annotations
@@ -92,10 +101,40 @@ def compared(cohort: str, runs: Mapping[str, Path]) -> pd.DataFrame:
         if "macro_f1" in scores[name]:
             row |= {"f1": scores[name]["macro_f1"].value, **of_predictions(Run(path, "cpu"))}
         rows.append(row)
-    table = pd.DataFrame(rows)
-    tested = table["p"].notna()
-    table.loc[tested, "p_holm"] = holm(table.loc[tested, "p"].tolist())
-    return table
+    return pd.DataFrame(rows)
+
+
+def joined(table: pd.DataFrame, earlier: pd.DataFrame | None) -> pd.DataFrame:
+    """The rows of a sweep, and those of an earlier record that it does not have, with Holm's p-values over both."""
+    if earlier is not None:
+        _refuse_other_references(table, earlier)
+        table = with_earlier(table, earlier)
+    families = table.groupby(["cohort", "reference"])["p"]
+    return table.assign(p_holm=families.transform(lambda p: pd.Series(holm(p.dropna().tolist()), p.dropna().index)))
+
+
+def with_earlier(
+    table: pd.DataFrame, earlier: pd.DataFrame, key: Sequence[str] = ("cohort", "variant")
+) -> pd.DataFrame:
+    """The rows of a table, and those of an earlier one whose key it does not have, in the order of the cohorts."""
+    names = list(key)
+    kept = earlier[~pd.MultiIndex.from_frame(earlier[names]).isin(pd.MultiIndex.from_frame(table[names]))]
+    rows = pd.concat([table, kept], ignore_index=True)
+    order = {cohort: place for place, cohort in enumerate(dict.fromkeys([*earlier["cohort"], *table["cohort"]]))}
+    return rows.sort_values("cohort", key=lambda cohorts: cohorts.map(order), kind="stable", ignore_index=True)
+
+
+def _refuse_other_references(table: pd.DataFrame, earlier: pd.DataFrame) -> None:
+    """Raise if a reference has other scores than in the earlier record."""
+    both = table.merge(earlier, on=["cohort", "variant"], suffixes=("", "_earlier"))
+    both = both[(both["variant"] == both["reference"]) | (both["variant"] == both["reference_earlier"])]
+    scores = ["value", "value_low", "value_high", "patients"]
+    same = np.isclose(both[scores], both[[f"{name}_earlier" for name in scores]], rtol=1e-4).all(axis=1)
+    for row in both[~(same & (both["reference"] == both["reference_earlier"]).to_numpy())].to_dict("records"):
+        raise SystemExit(
+            f"{row['variant']} on {row['cohort']} is another run than in the record, so the rows cannot be joined; "
+            "go on with the sweep of the record, or remove the record to replace it"
+        )
 
 
 def unit_of(run: Run) -> Literal["slide", "patient"]:
@@ -191,7 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         published(given.cohorts).to_csv(given.out / "published.csv", index=False, float_format="%.4f")
         return
     for sweep in given.sweeps:
-        record(sweep).to_csv(given.out / f"{sweep.name.removeprefix('real_')}.csv", index=False, float_format="%.5g")
+        path = given.out / f"{sweep.name.removeprefix('real_')}.csv"
+        table = joined(record(sweep), pd.read_csv(path) if path.is_file() else None)
+        table.to_csv(path, index=False, float_format="%.5g")
 
 
 if __name__ == "__main__":

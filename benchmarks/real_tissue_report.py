@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from asmil.paper.printed import printed_table
 from markdown_table import markdown_table
 
 NOT_RUN = "Not run yet."
+PLANS = Path(__file__).parent.parent / "studies"
+PLANNED = ("subtyping", "splits", "survival", "colon", "transplants", "anchor", "asmil")
+NAMED = ("abmil", "linear", "mean_pooling", "asmil")
+"""Methods of question 1 that the short table always has."""
+BEST = 3
+ANCHORED = ("none", "none, drop 0", "nsf 1", "nsf 1, drop 0.5", "temperature 4", "entropy 1")
+"""Arms of question 4 that the short table has."""
 LEVEL = 0.05
 FLATTENING = ("abmil, temperature 2", "abmil, temperature 4", "abmil, entropy 0.1", "abmil, entropy 1")
 GAIN = ("abmil, nsf 1", "brca")
@@ -35,6 +43,8 @@ PERMUTED = "permuted labels"
 class Study:
     """The records in a folder."""
 
+    NOT_RUN = NOT_RUN
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -42,6 +52,42 @@ class Study:
         """A record; None if it was not written."""
         path = self.folder / f"{name}.csv"
         return pd.read_csv(path) if path.is_file() else None
+
+    def missing(self) -> str:
+        """Which of the planned runs have no record, in a sentence; empty if all have."""
+        parts = []
+        for name in PLANNED:
+            plan = yaml.safe_load((PLANS / f"real_{name}.yaml").read_text())
+            planned, table = len(plan["cohorts"]) * len(plan["variants"]), self.table(name)
+            done = 0 if table is None else len(table)
+            if done < planned:
+                parts.append(f"{name} {done} of {planned}")
+        if self.table("recommended") is None:
+            parts.append("recommended 0")
+        return f"**Not complete.** Runs with records, of those planned: {_listed(parts)}." if parts else ""
+
+    def in_three_sentences(self) -> str:
+        """What ASMIL is good for and what not, for the README."""
+        tuned, anchored = self.table("subtyping"), self.table("anchor")
+        if tuned is None or anchored is None or "asmil" not in self.verdicts:
+            return f"What ASMIL is good for on real tissue: {NOT_RUN.lower()}"
+        found = {"better": "is better than", "worse": "is worse than", "undecided": "is not shown to differ from"}
+        scores = [_by_cohort(tuned, name) for name in ("asmil", "abmil", "linear")]
+        nsf = anchored[anchored["variant"].str.contains("nsf")]
+        gains = nsf[(nsf["p_holm"] < LEVEL) & (nsf["difference"] > 0)]
+        gained = (
+            f"a gain of AUC is shown for {_listed(gains['variant'].tolist())}" if len(gains) else "no gain is shown"
+        )
+        means = anchored.groupby("variant")[["jsd_late", "effective_share"]].mean()
+        none, nsf_1 = means.loc["abmil, none"], means.loc["abmil, nsf 1"]
+        return (
+            f"On real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: tuned alike, macro-AUC is {scores[0]} for "
+            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe. The anchor calms attention (late JSD of "
+            f"ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
+            f"(effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}), and "
+            f"{gained}. So ASMIL is good for repeating its paper and for studying attention that does not move; for a "
+            "classifier, train `abmil` and `linear` first, and compare."
+        )
 
     # Question 1
 
@@ -58,18 +104,21 @@ class Study:
         table = self.table("subtyping")
         if table is None:
             return NOT_RUN
-        named = {word: [name for name, found in self.verdicts.items() if found == word] for word in set(VERDICTS)}
-        parts = [
-            f"{len(named[word])} are {word} than ABMIL ({_listed(named[word])})" for word in VERDICTS if named[word]
-        ]
-        undecided = len(self.verdicts) - sum(len(names) for names in named.values())
-        shown = "; ".join(
-            f"{name} {_by_cohort(table, name)}"
-            for name in ("abmil", "linear", "asmil")
-            if name in set(table["variant"])
-        )
-        parts.append(f"{undecided} are undecided")
-        return f"**Of {len(self.verdicts)} variants, {', '.join(parts)}.** Macro-AUC: {shown}."
+        by_verdict = {word: [name for name, found in self.verdicts.items() if found == word] for word in VERDICTS}
+        shown = "; ".join(f"{name} {_by_cohort(table, name)}" for name in NAMED if name in set(table["variant"]))
+        answer = f"{_are(by_verdict['better'], 'better than ABMIL')}; {_are(by_verdict['worse'], 'worse')}"
+        undecided = f"undecided: {len(by_verdict['undecided'])} of {len(self.verdicts)} variants"
+        return f"**{answer[0].upper()}{answer[1:]}; {undecided}.** Macro-AUC: {shown}."
+
+    def short_subtyping_table(self) -> str:
+        """Question 1: what is shown to differ, the best variants, and those that readers know."""
+        table = self.table("subtyping")
+        if table is None:
+            return NOT_RUN
+        best = by_mean(table)[:BEST]
+        decided = [name for name, found in self.verdicts.items() if found != "undecided"]
+        chosen = table[table["variant"].isin({*NAMED, *best, *decided})]
+        return scores_table(chosen, "difference to abmil", self.verdicts)
 
     def subtyping_table(self) -> str:
         """Scores and differences of question 1, best mean first."""
@@ -250,15 +299,16 @@ class Study:
         table = self.table("anchor")
         if table is None:
             return NOT_RUN
-        more = {
-            "f1": "F1",
-            "ece": "calibration error",
-            "seed_spread": "seeds: prediction",
-            "map_agreement": "seeds: maps",
-            "jsd_late": "late JSD",
-            "effective_share": "effective share",
-        }
-        return scores_table(table, "difference to none", None, {k: v for k, v in more.items() if k in table})
+        return scores_table(table, "difference to none", None, {k: v for k, v in STABILITY.items() if k in table})
+
+    def short_anchor_table(self) -> str:
+        """Question 4: no anchor, the paper's anchor, and what else flattens attention."""
+        table = self.table("anchor")
+        if table is None:
+            return NOT_RUN
+        arms = table["variant"].str.partition(", ")[2]
+        more = {name: STABILITY[name] for name in ("seed_spread", "map_agreement", "effective_share") if name in table}
+        return scores_table(table[arms.isin(ANCHORED)], "difference to none", None, more)
 
     # Question 5
 
@@ -349,7 +399,15 @@ class Study:
         return lines
 
 
-VERDICTS = ("better", "worse")
+STABILITY = {
+    "f1": "F1",
+    "ece": "calibration error",
+    "seed_spread": "seeds: prediction",
+    "map_agreement": "seeds: maps",
+    "jsd_late": "late JSD",
+    "effective_share": "effective share",
+}
+VERDICTS = ("better", "worse", "undecided")
 
 
 def verdict(rows: pd.DataFrame) -> str:
@@ -376,22 +434,33 @@ def own_maps(maps: pd.DataFrame) -> pd.DataFrame:
 def scores_table(
     table: pd.DataFrame, difference: str, verdicts: dict[str, str] | None, more: dict[str, str] | None = None
 ) -> str:
-    """One row per variant, best mean first: score and difference by cohort, the verdict, and means of other columns."""
+    """One row per variant, best mean first: score and difference by cohort, the verdict, and means of other columns.
+
+    Variants that were not run on all cohorts come last, without means.
+    """
     cohorts = list(dict.fromkeys(table["cohort"]))
-    order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
     by_key = _by_key(table)
     rows = []
-    for variant in map(str, order):
+    for variant in by_mean(table):
         cells = [variant]
         for cohort in cohorts:
             row = by_key.get((variant, cohort))
             cells += ["", ""] if row is None else [f"{row['value']:.3f}", _difference(row)]
         if verdicts is not None:
             cells.append(verdicts.get(variant, ""))
-        means = table[table["variant"] == variant]
-        rows.append(cells + [_shown(means[name].mean(), ".2g" if name == "jsd_late" else ".3f") for name in more or {}])
+        found = table[table["variant"] == variant]
+        for name in more or {}:
+            mean = found[name].mean() if len(found) == len(cohorts) else None
+            cells.append(_shown(mean, ".2g" if name == "jsd_late" else ".3f"))
+        rows.append(cells)
     headers = ["", *(word for cohort in cohorts for word in (TITLES.get(cohort, cohort), difference))]
     return markdown_table([*headers, *([] if verdicts is None else ["verdict"]), *(more or {}).values()], rows)
+
+
+def by_mean(table: pd.DataFrame) -> list[str]:
+    """The variants, best mean over cohorts first; those that were not run on all cohorts come last."""
+    means = table.groupby("variant")["value"].agg(["count", "mean"])
+    return list(map(str, means.sort_values(["count", "mean"], ascending=False).index))
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -431,6 +500,13 @@ def _by_cohort(table: pd.DataFrame, variant: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
+
+
+def _are(names: Sequence[str], what: str) -> str:
+    """Which variants are shown to be so, with the verb."""
+    if not names:
+        return f"no variant is shown to be {what}"
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} shown to be {what}"
 
 
 def forest(study: Study) -> str:

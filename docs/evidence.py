@@ -3,9 +3,10 @@
     python docs/evidence.py            rewrite them
     python docs/evidence.py --check    list those that are out of date, and exit with 1 if there are any
 
-Every number is read from a record, which a command of the repository wrote. The table of README.md stands between
-`<!-- evidence -->` and `<!-- end -->`. `docs/templates/NAME.md.jinja` is the template of `docs/NAME.md`; the names that
-it uses are functions of `docs/records.py`.
+Every number is read from a record, which a command of the repository wrote. In README.md, the table stands between
+`<!-- evidence -->` and `<!-- end -->`, and what ASMIL is good for between `<!-- real tissue -->` and `<!-- end -->`.
+`docs/templates/NAME.md.jinja` is the template of `docs/NAME.md`; the names that it uses are functions of
+`docs/records.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from records import fox, record  # noqa: E402
 
 README = DOCS.parent / "README.md"
 EVIDENCE = DOCS.parent / "src" / "asmil" / "models" / "data" / "evidence.json"
-TABLE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (evidence|real tissue) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_METHODS = {
     "abmil": "ABMIL",
     "clam_sb": "CLAM-SB",
@@ -65,7 +66,8 @@ def main(arguments: list[str]) -> int:
 
 def current_pages() -> dict[Path, str]:
     """The text of every page as the records have it now."""
-    readme = TABLE.sub(lambda match: f"{match[1]}{table()}{match[2]}", README.read_text())
+    written = {"evidence": table(), "real tissue": f"{records.real_tissue.in_three_sentences()}\n"}
+    readme = MARKED.sub(lambda match: f"{match[1]}{written[match[2]]}{match[3]}", README.read_text())
     environment = Environment(
         loader=FileSystemLoader(DOCS / "templates"),
         undefined=StrictUndefined,

@@ -26,7 +26,6 @@ from markdown_table import markdown_table
 RESULTS = Path(__file__).parent / "results"
 MEASURED = Measured()
 real_tissue = real_tissue_report.Study(RESULTS / "real_tissue")
-real_tissue_figure = (RESULTS.parent / "images" / "real_tissue.svg").is_file()
 STAND_INS = "dynamics (stand-ins)"
 CONTROLS = {"random": "random order", "oracle": "true tumor tiles first"}
 KINDS = {

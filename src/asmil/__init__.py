@@ -1,4 +1,4 @@
-"""Slide-level learning on whole-slide images with attention that can be trusted.
+"""Slide-level learning on whole-slide images, with honest metrics and checks of what attention shows.
 
 The public names are listed in `__init__.pyi`. They are loaded when they are first used, so that `import asmil` imports
 neither torch nor pandas.

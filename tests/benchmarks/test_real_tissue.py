@@ -132,3 +132,15 @@ def test_results_stand_beside_the_printed_ones(study):
     table = found.survival_table()
     assert all(number in table for number in ("**0.700**", "0.487", "0.583"))
     assert all(number in found.splits_table() for number in ("0.778", "0.672", "0.900"))
+
+
+def test_a_partial_record_keeps_the_rows_of_an_earlier_one_with_the_same_reference():
+    scores = {"value_low": 0.7, "value_high": 0.95, "patients": 100, "reference": "abmil"}
+    earlier = rows({"abmil": (0.8, 0.9), "dsmil": (0.85, 0.92)}, "abmil", {"dsmil": (0.03, 1)}).assign(**scores)
+    table = rows({"abmil": (0.8, 0.9), "simlp": (0.7, 0.8)}, "abmil", {"simlp": (0.04, 1)}).assign(**scores)
+    found = real_tissue.joined(table, earlier).set_index(["cohort", "variant"])
+    assert sorted(found.index) == sorted((c, v) for c in COHORTS for v in ("abmil", "dsmil", "simlp"))
+    assert found.loc[("brca", "dsmil"), "p_holm"] == pytest.approx(0.06)
+    assert real_tissue.joined(table, None)["p_holm"].min() == pytest.approx(0.04)
+    with pytest.raises(SystemExit, match="abmil on brca"):
+        real_tissue.joined(table, earlier.assign(value=earlier["value"] + 0.01))

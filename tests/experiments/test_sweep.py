@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import yaml
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.experiments import measures
-from asmil.experiments.agreement import agreement_table
+from asmil.experiments.agreement import AGREEMENT_FILE, agreement_table, write_agreement
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import SweepFolder, trains_fused
@@ -95,6 +96,19 @@ def test_another_measure_measures_again_without_training(tmp_path):
     assert [path.stat().st_mtime_ns for path in weights] == times
     assert results_table(out)[["tile_auc", "jsd_late", "effective_share"]].notna().all().all()
     assert agreement_table(out)["top1_overlap"].between(0, 1).all()
+
+
+def test_agreement_is_kept_where_results_were_copied_without_their_trainings(tmp_path):
+    settings = {**QUICK, "record.attention": 1}
+    variants = {"abmil": {"method": "abmil"}, "simlp": {"method": "simlp"}}
+    out = tmp_path / "out"
+    run(plan(tmp_path, variants=variants, settings=settings, seeds=2, group_seeds=True), out)
+    write_agreement(out)
+    before = pd.read_csv(out / AGREEMENT_FILE)
+    for folder in out.glob("runs/*abmil*/*/fold-*"):
+        shutil.rmtree(folder)
+    write_agreement(out)
+    pd.testing.assert_frame_equal(pd.read_csv(out / AGREEMENT_FILE), before)
 
 
 def test_a_failure_is_recorded_and_tried_again(tmp_path):

@@ -175,7 +175,7 @@ def test_pages_written_from_records_are_current():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-TEMPLATES = sorted((REPOSITORY / "docs" / "templates").glob("*.md.jinja"))
+TEMPLATES = sorted((REPOSITORY / "docs" / "templates").rglob("*.md.jinja"))
 SETTINGS = {"0.01", "0.02", "0.05", "0.999", "0.9999", "1.25", "2.11"}
 
 

@@ -27,7 +27,7 @@ PIPE_CLOSED = 141
 app = typer.Typer(
     name="asmil",
     help=(
-        "Slide-level learning on whole-slide images with attention that can be trusted.\n\n"
+        "Slide-level learning on whole-slide images, with honest metrics and checks of what attention shows.\n\n"
         "`asmil VERB -h` explains a verb, with an example. No slides at hand? `asmil synthetic-slides lab` makes some. "
         "All verbs and settings: docs/verbs.md and docs/settings.md."
     ),

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.numpy_files import read_npz
+from asmil.cohort.problems import listed
 from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.datasets import mat_points
 from asmil.datasets.cohort_plan import CohortPlan, digest, table_digest
@@ -56,6 +57,8 @@ def plan_grid(downloads: Downloads) -> CohortPlan:
 
 def _plan(downloads: Downloads, side_px: int, tiling: Tiling) -> CohortPlan:
     names = [f"img{number}" for number in range(1, IMAGES + 1)]
+    if missing := [name for name in names if downloads.find(f"{name}.png", f"{name}.bmp") is None]:
+        raise AsmilError(f"images (.png or .bmp) are missing in {downloads.folder}: {listed(missing)}")
     images = {
         name: decode_picture(downloads.need(f"{name}.png", f"{name}.bmp")).astype(np.uint8, copy=False)
         for name in names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +13,7 @@ from asmil.evaluation.stability.analysis import AGREEMENT, TrainingStability, ag
 from asmil.experiments.plan import RUN_FOLDER
 from asmil.experiments.store import RESULT_FILE, results_table, varied_columns
 from asmil.files import write_text
+from asmil.runs.layout import RunLayout
 
 AGREEMENT_FILE = "agreement.csv"
 
@@ -36,12 +38,27 @@ def agreement_table(out: Path) -> pd.DataFrame:
 
 
 def write_agreement(out: Path) -> Path | None:
-    """Write `agreement.csv` if any two seeds can be compared."""
-    table = agreement_table(out)
+    """Write `agreement.csv` if any two seeds can be compared.
+
+    Rows of results whose recordings are not in the folder, since it was copied without its trainings, are kept.
+    """
+    path, table = out / AGREEMENT_FILE, agreement_table(out)
     if table.empty:
         return None
-    write_text(out / AGREEMENT_FILE, table.to_csv(index=False))
-    return out / AGREEMENT_FILE
+    if path.is_file():
+        earlier = pd.read_csv(path)
+        names = ["cohort", "variant", *varied_columns(earlier)]
+        known = earlier[names].apply(tuple, axis=1)
+        kept = known.isin(_without_trainings(out, names)) & ~known.isin(table[names].apply(tuple, axis=1))
+        table = pd.concat([earlier[kept], table], ignore_index=True)
+    write_text(path, table.to_csv(index=False))
+    return path
+
+
+def _without_trainings(out: Path, names: list[str]) -> set[tuple[Any, ...]]:
+    """The results whose run folders have no trainings."""
+    results = results_table(out).reindex(columns=[*names, "run"])
+    return {tuple(row) for *row, run in results.to_numpy().tolist() if not any(RunLayout(out / run).trainings())}
 
 
 def _trial_agreement(folder: Path) -> pd.DataFrame:

@@ -167,7 +167,7 @@ def _moving(
         f"the attention was still moving when training ended, {where}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
-        _to_try([_more_anchor(settings), _learn_slower(settings), calmer]),
+        _to_try([_learn_slower(settings), calmer, _more_anchor(settings)]),
         some,
     )
 
@@ -235,8 +235,8 @@ def _own_rule(settings: StoredSettings, blamed: tuple[str, ...]) -> list[str]:
 
 def _more_anchor(settings: StoredSettings) -> str:
     if not settings.has_anchor:
-        return "add an anchor: `--anchor nsf`"
-    return f"strengthen the anchor with {_scaled(settings, 10, 'anchor.weight')}"
+        return "add an anchor, which also makes attention flatter: `--anchor nsf`"
+    return f"strengthen the anchor, which also makes attention flatter, with {_scaled(settings, 10, 'anchor.weight')}"
 
 
 def _more_entropy(settings: StoredSettings) -> str:
