@@ -99,14 +99,14 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedBag:
-    """One bag. background, witnesses: source slides, and how many of their vectors are used; label: may be wrong"""
+    """One bag. background, witnesses: source slides, and which of their vectors are used; label: may be wrong"""
 
     slide: str
     group: Group
     site: str
     label: str
-    background: list[tuple[Source, int]]
-    witnesses: list[tuple[Source, int]]
+    background: list[tuple[Source, range]]
+    witnesses: list[tuple[Source, range]]
     first_witness: int
 
 
@@ -238,7 +238,7 @@ def plan_bags(config: TransplantConfig, groups: Sequence[Group]) -> list[Planned
                 label=CLASS_NAMES[positive != wrong],
                 background=joined,
                 witnesses=_join(rng, group.witnesses, n_witnesses),
-                first_witness=int(rng.integers(sum(count for _, count in joined) + 1)),
+                first_witness=int(rng.integers(sum(len(taken) for _, taken in joined) + 1)),
             )
         )
     return bags
@@ -259,24 +259,26 @@ def _choose_site(
     return group, site
 
 
-def _join(rng: np.random.Generator, sources: Sequence[Source], count: int) -> list[tuple[Source, int]]:
-    """Slides in random order, as many as are needed for so many vectors; the last one is used in part."""
+def _join(rng: np.random.Generator, sources: Sequence[Source], count: int) -> list[tuple[Source, range]]:
+    """Slides in random order with the vectors that are taken: all, of the last one as many in a row as are missing."""
     joined = []
     for index in rng.permutation(len(sources)).tolist():
         if count <= 0:
             break
-        used = min(count, len(sources[index].features))
-        joined.append((sources[index], used))
-        count -= used
+        vectors = len(sources[index].features)
+        taken = min(count, vectors)
+        first = int(rng.integers(vectors - taken + 1))
+        joined.append((sources[index], range(first, first + taken)))
+        count -= taken
     return joined
 
 
 def _assemble(bag: PlannedBag) -> tuple[NDArray[np.float16], pd.DataFrame]:
     """The features of a bag, and the truth of its tiles; the witnesses follow each other."""
     joined = [*bag.background, *bag.witnesses]
-    features = np.concatenate([source.features[:count] for source, count in joined])
-    sources = np.repeat([source.slide for source, _ in joined], [count for _, count in joined])
-    n_background = sum(count for _, count in bag.background)
+    features = np.concatenate([source.features[taken.start : taken.stop] for source, taken in joined])
+    sources = np.repeat([source.slide for source, _ in joined], [len(taken) for _, taken in joined])
+    n_background = sum(len(taken) for _, taken in bag.background)
     order = np.r_[: bag.first_witness, n_background : len(features), bag.first_witness : n_background]
     tile = np.arange(len(order))
     columns = int(np.ceil(np.sqrt(len(order))))
