@@ -131,6 +131,22 @@ def test_workers_have_their_device_and_their_threads(monkeypatch):
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
+def test_several_workers_never_share_cores_and_know_who_shares_their_gpu(monkeypatch):
+    monkeypatch.setattr("asmil.engine.local.physical_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4,2")
+    settings = LocalEngine(2)._thread_settings()
+    assert (settings["OMP_NUM_THREADS"], settings["MKL_NUM_THREADS"], settings["OPENBLAS_NUM_THREADS"]) == (
+        "4",
+        "2",
+        "4",
+    )
+    engine = LocalEngine(3, devices=["cuda:0", "cuda:1"])
+    assert [engine._place(slot).sharers for slot in range(3)] == [2, 1, 2]
+    assert [LocalEngine(4, devices=["cuda:0"] * 4)._place(slot).sharers for slot in range(4)] == [4] * 4
+
+
 def test_closing_the_iterator_ends_the_workers(tmp_path: Path):
     run = LocalEngine(2, concurrency=1).run(make_worker, [("where", 0), *[("write_pid", str(tmp_path))] * 4])
     first = next(run)

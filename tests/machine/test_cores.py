@@ -42,6 +42,18 @@ def test_quotas_of_containers_count(groups, line, files, expected):
     assert cores.usable_cores() == expected
 
 
+def test_hyper_threads_of_a_core_count_once(groups, tmp_path, monkeypatch):
+    groups("0::/")
+    monkeypatch.setattr(cores, "CPUS", tmp_path / "cpu")
+    for cpu in range(12):  # the topology of the others is unknown
+        file = tmp_path / "cpu" / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{cpu % 6},{cpu % 6 + 6}\n")
+    assert cores.physical_cores() == 6 + 4
+    groups("0::/", cpu_DOT_max="300000 100000")
+    assert cores.physical_cores() == 3
+
+
 def test_torch_gets_the_quota_unless_threads_are_given(groups, monkeypatch):
     groups("0::/job", job__cpu_DOT_max="max 100000")
     cores.respect_quota()

@@ -29,14 +29,16 @@ def ignore(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is: its number among the workers, and the device it has to itself ("cpu", "cuda:1").
+    """Where a worker is: its number among the workers, and its device ("cpu", "cuda:1").
 
+    sharers: how many workers use this device
     report: receives the progress of the worker; from a Ray cluster nothing arrives
     """
 
     index: int
     device: str
     report: Report = ignore
+    sharers: int = 1
 
 
 MakeWorker = Callable[[Place], Worker]

@@ -16,7 +16,7 @@ from asmil.engine.driving import drive
 from asmil.engine.fleet import Event, Lost, NotMade, Ready
 from asmil.engine.jobs import MakeWorker, Note, Outcome, Place, Report, ignore, print_note
 from asmil.engine.process import serve
-from asmil.machine.cores import usable_cores
+from asmil.machine.cores import physical_cores
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 _PATIENCE_S = 2.0
@@ -28,8 +28,8 @@ class LocalEngine:
     """Runs jobs in `workers` processes, in each of them `concurrency` at the same time.
 
     retries: how often a job is tried again after its process died
-    threads_per_worker: threads of numerical libraries in a worker; None: the cores divided by the workers, unless
-        environment variables set it
+    threads_per_worker: threads of numerical libraries in a worker; None: the cores divided by the workers, or fewer if
+        environment variables say so
     devices: given to the workers in turn; None: all on the CPU
     item_timeout_s: how long a job may make no progress before its process is ended; None: no limit
     note, report: receive sentences for the user, and the progress that workers report
@@ -53,16 +53,29 @@ class LocalEngine:
 
     def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end; closing the iterator ends the processes."""
-        fleet = _Processes(make_worker, self.devices or ["cpu"], self.concurrency, self._thread_settings())
+        places = [self._place(slot) for slot in range(self.workers)]
+        fleet = _Processes(make_worker, places, self.concurrency, self._thread_settings())
         return drive(
             fleet, jobs, self.workers, self.concurrency, self.retries, self.note, self.report, self.item_timeout_s
         )
 
+    def _place(self, slot: int) -> Place:
+        devices = self.devices or ["cpu"]
+        number = slot % len(devices)
+        same = [other for other in range(self.workers) if devices[other % len(devices)] == devices[number]]
+        return Place(slot, devices[number], sharers=len(same))
+
     def _thread_settings(self) -> dict[str, str]:
         if self.threads_per_worker is not None:
             return dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_worker))
-        share = str(max(1, usable_cores() // self.workers))
-        return {name: os.environ.get(name, share) for name in THREAD_VARIABLES}
+        share = max(1, physical_cores() // self.workers)
+        return {name: self._threads(os.environ.get(name, ""), share) for name in THREAD_VARIABLES}
+
+    def _threads(self, given: str, share: int) -> str:
+        """The value of a thread variable: the given one, but several workers never share a core."""
+        if given and self.workers == 1:
+            return given
+        return str(min(int(given), share) if given.isdecimal() else share)
 
 
 @dataclass(frozen=True)
@@ -79,10 +92,10 @@ class _Processes:
     """
 
     def __init__(
-        self, make_worker: MakeWorker, devices: Sequence[str], concurrency: int, environment: dict[str, str]
+        self, make_worker: MakeWorker, places: Sequence[Place], concurrency: int, environment: dict[str, str]
     ) -> None:
         self._make_worker = make_worker
-        self._devices = devices
+        self._places = places
         self._concurrency = concurrency
         self._environment = environment
         self._members: dict[int, _Member] = {}
@@ -91,10 +104,9 @@ class _Processes:
     def start(self, slot: int) -> None:
         context = get_context("spawn")
         near, far = context.Pipe()
-        place = Place(slot, self._devices[slot % len(self._devices)])
         process = context.Process(
             target=serve,
-            args=(far, self._make_worker, place, self._concurrency),
+            args=(far, self._make_worker, self._places[slot], self._concurrency),
             name=f"asmil worker {slot}",
             daemon=True,
         )

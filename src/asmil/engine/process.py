@@ -20,6 +20,7 @@ from asmil.engine.fleet import Finished, Lost, NotMade, Progressed, Ready, Repor
 from asmil.engine.jobs import MakeWorker, Place, Worker, describe_bug
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
+from asmil.machine.memory import share_gpus
 from asmil.machine.process import own_process
 
 _Job = tuple[int, Any]
@@ -40,6 +41,7 @@ def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, con
         with sending, suppress(OSError):
             pipe.send(Reported(slot, value))
 
+    share_gpus(place.sharers)
     try:
         worker = make_worker(replace(place, report=report))
     except AsmilError as error:

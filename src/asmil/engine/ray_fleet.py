@@ -10,6 +10,7 @@ from typing import Any
 from asmil.engine.fleet import Event, Finished, Lost, NotMade, Progressed, Ready, end_of_job
 from asmil.engine.jobs import MakeWorker, Note, Place, Worker, describe_bug
 from asmil.errors import AsmilError
+from asmil.machine.memory import share_gpus
 from asmil.machine.process import own_process
 
 _NOTE_AFTER_S = 30.0
@@ -20,9 +21,10 @@ _ASKED_IN_A_TIMEOUT = 10
 class Remote:
     """What runs inside an actor."""
 
-    def __init__(self, make_worker: MakeWorker, slot: int) -> None:
+    def __init__(self, make_worker: MakeWorker, slot: int, sharers: int) -> None:
         self._make_worker = make_worker
         self._slot = slot
+        self._sharers = sharers
         self._worker: Worker | None = None
         self._last_progress: dict[int, float] = {}
 
@@ -32,7 +34,8 @@ class Remote:
 
         own_process()
         util: Any = ray.util  # its functions are not typed
-        place = Place(self._slot, "cuda:0" if ray.get_gpu_ids() else "cpu")
+        share_gpus(self._sharers)
+        place = Place(self._slot, "cuda:0" if ray.get_gpu_ids() else "cpu", sharers=self._sharers)
         try:
             self._worker = self._make_worker(place)
         except AsmilError as error:
@@ -86,6 +89,7 @@ class Actors:
         self._remote = ray.remote(Remote).options(
             num_cpus=cpus, num_gpus=gpus, max_concurrency=concurrency + 1, max_restarts=0, max_task_retries=0
         )
+        self._sharers = int(1 / gpus) if 0 < gpus < 1 else 1
         self._wants = f"{cpus:g} CPU and {gpus:g} GPU"
         self._note = note
         self._actors: dict[int, Any] = {}
@@ -94,7 +98,7 @@ class Actors:
         self._asked_at = self._heard_at = time.monotonic()
 
     def start(self, slot: int) -> None:
-        actor = self._remote.remote(self._make_worker, slot)
+        actor = self._remote.remote(self._make_worker, slot, self._sharers)
         self._actors[slot] = actor
         self._calls[actor.prepare.remote()] = _Call(slot, None)
 

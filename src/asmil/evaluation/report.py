@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluator_of
 from asmil.evaluation.result_files import attention_results
@@ -260,7 +259,10 @@ def _left_out(evaluation: RunEvaluation) -> list[Block]:
     if not trained_on.is_there:
         return []
     try:
-        used = set(Splits.load(evaluation.run.layout.splits).table["slide"].astype(str))
+        splits = evaluation.run.splits
+        if splits is None:
+            return []
+        used = set(splits.table["slide"].astype(str))
         cohort, problems = trained_on.read(evaluation.run.kind)
     except AsmilError as error:
         return [f"It is unknown whether slides were left out: {error}"]

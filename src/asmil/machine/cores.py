@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -16,6 +17,20 @@ def usable_cores() -> int:
     """The cores of the machine within the affinity of the process and the quota of its control groups, at least 1."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(available, *(math.ceil(quota) for quota in _quotas()), available))
+
+
+def physical_cores() -> int:
+    """The same, but the hyper-threads of a core count once: two trainings on one core slow each other down."""
+    if not hasattr(os, "sched_getaffinity"):
+        return usable_cores()
+    return min(usable_cores(), len({_hyper_threads(cpu) for cpu in os.sched_getaffinity(0)}))
+
+
+def _hyper_threads(cpu: int) -> str:
+    try:
+        return (CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
 
 
 def respect_quota() -> None:

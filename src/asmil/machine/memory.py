@@ -10,6 +10,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST = 2**31 - 1
 SHARE_OF_GPU = 0.7
 """Share of the free memory of a GPU that trainings may fill; evaluation and libraries need the rest."""
+_sharers = 1
 _GROUP_FILES = {
     "memory.max": "memory.current",  # control groups, version 2, then 1
     "memory/memory.limit_in_bytes": "memory/memory.usage_in_bytes",
@@ -31,6 +32,20 @@ def keep_freed_memory() -> bool:
     # One arena for all threads: those beside the first hold 64 MB at most, and what is larger is fresh every time.
     options = {_M_MMAP_THRESHOLD: _LARGEST // 2, _M_TRIM_THRESHOLD: _LARGEST, _M_ARENA_MAX: 1}
     return all(mallopt(option, value) for option, value in options.items())
+
+
+def share_gpus(processes: int) -> None:
+    """Let this process plan with its part of a GPU that this many processes share."""
+    global _sharers
+    _sharers = processes
+
+
+def gpu_part(free: int, used: int, total: int) -> int:
+    """The bytes of a GPU that this process may still fill, of its part of the whole GPU.
+
+    free: what no process uses; used: what this one uses
+    """
+    return max(0, min(free, total // _sharers - used))
 
 
 def how_many_fit(free: int, bytes_each: int, most: int) -> int:

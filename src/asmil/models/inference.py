@@ -45,7 +45,7 @@ def infer(
     streamed, an error states the size of the bag. The system kills a process that exhausts the memory of a CPU, so the
     memory for a large bag is estimated first there.
     """
-    model.eval()
+    _set_to_eval(model)
     device = next(model.parameters()).device if device is None else torch.device(device)
     chunk = chunk_tiles or CHUNK_TILES.get(device.type, CHUNK_TILES["cpu"])
     chunk = chunk if model.can_stream else len(bag)
@@ -92,7 +92,7 @@ def infer_all(model: MILModel, bags: Iterable[Bag], device: torch.device) -> Ite
 def _infer_together(model: MILModel, bags: Sequence[Bag], device: torch.device) -> list[tuple[Bag, Output]]:
     if not bags:
         return []
-    model.eval()
+    _set_to_eval(model)
     for bag in bags:
         model.refuse_misfit(bag)
     outputs = run_batch(model, Bag.collate(bags).to(device))
@@ -100,6 +100,12 @@ def _infer_together(model: MILModel, bags: Sequence[Bag], device: torch.device) 
         (bag, _finite(bag, model.with_offset(_to_cpu(output), None if bag.offset is None else bag.offset.cpu())))
         for bag, output in zip(bags, outputs, strict=True)
     ]
+
+
+def _set_to_eval(model: MILModel) -> None:
+    """`model.eval()`, which for a short bag takes as long as its largest layer, only if it changes something."""
+    if any(module.training for module in model.modules()):
+        model.eval()
 
 
 def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
@@ -148,6 +154,8 @@ def _finite(bag: Bag, output: Output) -> Output:
 
 
 def _to_cpu(output: Output) -> Output:
+    if output.logits.device.type == "cpu":
+        return output
     values = {field.name: getattr(output, field.name) for field in fields(Output)}
     return Output(**tree_map_only(Tensor, Tensor.cpu, values))
 

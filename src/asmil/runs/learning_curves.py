@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.ticker import MaxNLocator
 
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
@@ -99,8 +100,8 @@ def _recorded(epochs: pd.DataFrame) -> list[str]:
 def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, label: str, color: str) -> None:
     courses = [_course(training, column) for training in trainings if column in training.epochs]
     if len(courses) > 1:
-        for course in courses:
-            axes.plot(course.index, course, color=color, linewidth=0.7, alpha=0.3)
+        lines = [np.column_stack([course.index, course]) for course in courses]
+        axes.add_collection(LineCollection(lines, colors=color, linewidths=0.7, alpha=0.3))
     mean = pd.concat(courses, axis=1).mean(axis=1).sort_index()
     marker = "o" if len(mean) == 1 else ""
     axes.plot(mean.index, mean, color=color, linewidth=1.7, marker=marker, markersize=3, label=label)
@@ -127,10 +128,12 @@ def stage_starts(training: Training) -> list[tuple[float, str]]:
 
 
 def _mark_selected(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
-    for training in trainings:
-        if column in training.epochs:
-            kept = training.epochs[training.epochs["epoch"] == training.selected_epoch]
-            axes.plot(kept["epoch"], _numbers(kept[column]), "o", color=color, mfc="white", ms=4.5)
+    kept = pd.concat(
+        training.epochs.loc[training.epochs["epoch"] == training.selected_epoch, ["epoch", column]]
+        for training in trainings
+        if column in training.epochs
+    )
+    axes.plot(kept["epoch"], _numbers(kept[column]), "o", color=color, mfc="white", ms=4.5)
 
 
 def _numbers(column: pd.Series[Any]) -> Floats:

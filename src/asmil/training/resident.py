@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asmil.cohort.bag import Bag
-from asmil.machine.memory import how_many_fit
+from asmil.machine.memory import gpu_part, how_many_fit
 from asmil.training.labeled_bags import BagSource
 
 
@@ -82,9 +82,10 @@ class ResidentBags:
         """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
         if self.device.type != "cuda":
             return most
-        free, _ = torch.cuda.mem_get_info(self.device)
-        reusable = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return how_many_fit(free + reusable, bytes_each, most)
+        free, total = torch.cuda.mem_get_info(self.device)
+        used = torch.cuda.memory_allocated(self.device)
+        reusable = torch.cuda.memory_reserved(self.device) - used
+        return how_many_fit(gpu_part(free + reusable, used, total), bytes_each, most)
 
     def longest(self, numbers: Sequence[int]) -> int:
         """The number of tiles of the longest of some bags."""

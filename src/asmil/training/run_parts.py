@@ -27,7 +27,7 @@ from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
 from asmil.engine.jobs import Report
 from asmil.engine.machine import Machine, choose_device
 from asmil.errors import AsmilError
-from asmil.machine.cores import usable_cores
+from asmil.machine.cores import physical_cores
 from asmil.machine.memory import how_many_fit
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
@@ -257,7 +257,7 @@ class TrainingEngine(Machine):
         if self.uses_ray():
             return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1, note=observer.note)
         devices = gpu_places(feature_bytes) if choose_device(device).type == "cuda" else ["cpu"]
-        default = len(devices) if devices != ["cpu"] else max(1, usable_cores() // torch.get_num_threads())
+        default = len(devices) if devices != ["cpu"] else max(1, physical_cores() // torch.get_num_threads())
         workers = self.workers or default
         return LocalEngine(workers, concurrency=1, devices=devices, note=observer.note, report=forward)
 
@@ -304,7 +304,7 @@ def _threads_each(engine: Engine) -> int:
     threads = torch.get_num_threads()
     if not isinstance(engine, LocalEngine):
         return threads
-    return min(threads, max(1, usable_cores() // engine.workers))
+    return min(threads, max(1, physical_cores() // engine.workers))
 
 
 def _feature_bytes(part: RunPart) -> int:

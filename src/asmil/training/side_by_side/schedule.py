@@ -29,9 +29,7 @@ def work_reason(model: MILModel, tiles: float, device: str) -> str | None:
     work = tile_weights(model) * tiles
     if work <= MOST_WORK:
         return None
-    return (
-        f"the steps are long: {tile_weights(model):,} weights x {tiles:.0f} tiles per bag; it gains up to {MOST_WORK:,}"
-    )
+    return f"it is no faster here: {tile_weights(model):,} weights x {tiles:.0f} tiles per bag exceed {MOST_WORK:,}"
 
 
 def trainings_that_fit(model: MILModel, pool: ResidentBags) -> int:

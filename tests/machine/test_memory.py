@@ -1,0 +1,22 @@
+"""Memory of a GPU, shared by several processes."""
+
+import pytest
+
+from asmil.machine import memory
+
+
+@pytest.fixture
+def sharers():
+    yield memory.share_gpus
+    memory.share_gpus(1)
+
+
+def test_programs_on_one_gpu_together_plan_with_no_more_than_it_has(sharers):
+    total, each = 140 << 30, 1 << 30
+    assert memory.gpu_part(free=total, used=0, total=total) == total
+    sharers(15)
+    fits = memory.how_many_fit(memory.gpu_part(free=total, used=0, total=total), each, 64)
+    assert fits > 1
+    assert 15 * fits * each <= memory.SHARE_OF_GPU * total
+    assert memory.gpu_part(free=5 << 30, used=0, total=total) == 5 << 30, "others may have filled it"
+    assert memory.gpu_part(free=total, used=total, total=total) == 0
