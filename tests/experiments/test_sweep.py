@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import asmil
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.experiments import measures
@@ -21,6 +23,8 @@ from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import SweepFolder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
 from asmil.experiments.store import results_table, summary_sentence, summary_table
+from asmil.machine.locks import locked_folder
+from asmil.runs.layout import LOCK_FILE
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from patience import PATIENCE_S
 
@@ -80,6 +84,12 @@ def test_files_that_a_killed_sweep_left_are_removed_when_they_are_old(tmp_path):
     run(plan(tmp_path, variants={"mean": {"method": "mean_pooling"}}), out)
     assert not old.exists()
     assert new.exists()  # of a process that may be at work
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
+    out = tmp_path / "out"
+    with locked_folder(out, LOCK_FILE, "busy"), pytest.raises(AsmilError, match=re.escape(str(out))):
+        asmil.sweep(plan(tmp_path), out, progress=False)
 
 
 def test_another_measure_measures_again_without_training(tmp_path):

@@ -143,15 +143,19 @@ def sweep(
     from asmil.experiments.agreement import write_agreement
     from asmil.experiments.running import SweepFolder, TrainingMachine
     from asmil.experiments.settings import read_sweep
+    from asmil.machine.locks import locked_folder
+    from asmil.runs.layout import LOCK_FILE
     from asmil.settings.made_from import DoneBefore
 
     config, out = read_sweep(Path(plan)), Path(out)
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
     done = DoneBefore(again)
-    ends = _follow(SweepFolder(config, out, on_gpu).run(chosen, seconds, done), progress)
-    warn(*done.notes)
-    if "attention" in config.measures:
-        write_agreement(out)
+    busy = f"{out}: another sweep is running in this folder; wait for it, or give another --out"
+    with locked_folder(out, LOCK_FILE, busy):
+        ends = _follow(SweepFolder(config, out, on_gpu).run(chosen, seconds, done), progress)
+        warn(*done.notes)
+        if "attention" in config.measures:
+            write_agreement(out)
     return ends
 
 

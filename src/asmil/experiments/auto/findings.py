@@ -122,8 +122,8 @@ class Findings:
         number = f"{format_number(self.performance.value)} (95 % interval {format_interval_of(self.performance)})"
         if self.is_unstable:
             chosen_by = f"only {self.won} of {self.folds} outer folds" if self.won else "no outer fold"
-            doubt = f"Chosen: {self.chosen}, but {chosen_by} chose it."
-            return f"{doubt} Expected {self.title} of the procedure on new patients: {number}."
+            doubt = f"Chosen on all patients: {self.chosen}; but {chosen_by} chose it, so the choice is uncertain."
+            return f"{doubt} Such a choice is expected to have {self.title} {number} on new patients."
         return f"Chosen: {self.chosen}. Expected {self.title} on new patients: {number}."
 
 
