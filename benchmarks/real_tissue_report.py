@@ -159,16 +159,15 @@ class Study:
         table = self.table("survival")
         if table is None:
             return NOT_RUN
-        means = table.groupby("variant")["value"].mean().sort_values(ascending=False)
+        means = table.pivot(index="variant", columns="cohort", values="value").mean(axis=1, skipna=False)
         shown = table[table["p_holm"] < LEVEL]
         found = [
             f"{row['variant']} is {'better' if row['difference'] > 0 else 'worse'} on {TITLES[row['cohort']]}"
             for row in _rows(shown)
         ]
         first = f"**{'; '.join(found)}.**" if found else "**No difference to ABMIL is shown on any cohort.**"
-        return (
-            f"{first} Mean C-index over cohorts: {', '.join(f'{name} {value:.3f}' for name, value in means.items())}."
-        )
+        complete = [f"{name} {means[name]:.3f}" for name in by_mean(table) if pd.notna(means[name])]
+        return f"{first} Mean C-index over all cohorts: {_listed(complete)}."
 
     def survival_table(self) -> str:
         """C-index by cohort, beside the paper's and the authors' numbers."""
@@ -177,11 +176,10 @@ class Study:
             return NOT_RUN
         cohorts = list(dict.fromkeys(table["cohort"]))
         by_key = _by_key(table)
-        order = table.groupby("variant")["value"].mean().sort_values(ascending=False).index
         rows = []
-        for name in order:
+        for name in by_mean(table):
             cells = [by_key.get((name, cohort)) for cohort in cohorts]
-            rows.append([str(name), *("" if row is None else _bold(f"{row['value']:.3f}", row) for row in cells)])
+            rows.append([name, *("" if row is None else _bold(f"{row['value']:.3f}", row) for row in cells)])
         rows += [
             [f"paper: {printed.about['method']}", *(f"{printed.values[name][0]:.3f}" for name in cohorts)]
             for printed in printed_table("survival").rows
