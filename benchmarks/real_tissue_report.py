@@ -82,12 +82,24 @@ class Study:
         none, nsf_1 = means.loc["abmil, none"], means.loc["abmil, nsf 1"]
         return (
             f"On real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: tuned alike, macro-AUC is {scores[0]} for "
-            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe. The anchor calms attention (late JSD of "
-            f"ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
+            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}. The "
+            f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
             f"(effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}), and "
             f"{gained}. So ASMIL is good for repeating its paper and for studying attention that does not move; for a "
             "classifier, train `abmil` and `linear` first, and compare."
         )
+
+    def _mean_survival(self) -> str:
+        """The mean C-index of ASMIL, ABMIL and the linear probe, as the end of a sentence; empty if one was not run."""
+        table = self.table("survival")
+        if table is None:
+            return ""
+        means = complete_means(table)
+        if not means.keys() >= {"asmil", "abmil", "linear"}:
+            return ""
+        first, second, third = (f"{means[name]:.3f}" for name in ("asmil", "abmil", "linear"))
+        cohorts = table["cohort"].nunique()
+        return f"; in the same order, the mean C-index of {cohorts} survival cohorts is {first}, {second} and {third}"
 
     # Question 1
 
@@ -159,15 +171,16 @@ class Study:
         table = self.table("survival")
         if table is None:
             return NOT_RUN
-        means = table.pivot(index="variant", columns="cohort", values="value").mean(axis=1, skipna=False)
+        means = complete_means(table)
         shown = table[table["p_holm"] < LEVEL]
         found = [
             f"{row['variant']} is {'better' if row['difference'] > 0 else 'worse'} on {TITLES[row['cohort']]}"
             for row in _rows(shown)
         ]
         first = f"**{'; '.join(found)}.**" if found else "**No difference to ABMIL is shown on any cohort.**"
-        complete = [f"{name} {means[name]:.3f}" for name in by_mean(table) if pd.notna(means[name])]
-        return f"{first} Mean C-index over all cohorts: {_listed(complete)}."
+        return (
+            f"{first} Mean C-index over all cohorts: {_listed([f'{name} {mean:.3f}' for name, mean in means.items()])}."
+        )
 
     def survival_table(self) -> str:
         """C-index by cohort, beside the paper's and the authors' numbers."""
@@ -459,6 +472,12 @@ def by_mean(table: pd.DataFrame) -> list[str]:
     """The variants, best mean over cohorts first; those that were not run on all cohorts come last."""
     means = table.groupby("variant")["value"].agg(["count", "mean"])
     return list(map(str, means.sort_values(["count", "mean"], ascending=False).index))
+
+
+def complete_means(table: pd.DataFrame) -> dict[str, float]:
+    """The mean score of each variant that was run on all cohorts, best first."""
+    means = table.pivot(index="variant", columns="cohort", values="value").mean(axis=1, skipna=False)
+    return {str(name): float(mean) for name, mean in means.dropna().sort_values(ascending=False).items()}
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
