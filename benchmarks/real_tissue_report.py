@@ -83,7 +83,8 @@ class Study:
         return (
             f"On real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: tuned alike, macro-AUC is {scores[0]} for "
             f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}. The "
-            f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
+            f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, "
+            f"{nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
             f"(effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}), and "
             f"{gained}. So ASMIL is good for repeating its paper and for studying attention that does not move; for a "
             "classifier, train `abmil` and `linear` first, and compare."
