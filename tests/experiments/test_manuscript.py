@@ -6,6 +6,7 @@ import csv
 import shutil
 
 import pytest
+import yaml
 
 import asmil
 from asmil.experiments.methods_text import methods_paragraphs, references
@@ -109,3 +110,10 @@ def test_pages_without_runs_have_no_methods(study, tmp_path):
     text = (tmp_path / "paper" / "text.md").read_text()
     assert "## Results" in text
     assert "## Methods" not in text
+
+
+def test_folds_that_the_manifest_gave_are_counted(study, tmp_path):
+    run = shutil.copytree(study / "first", tmp_path / "run")
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**values, "folds": 1}))
+    assert "2-fold" in methods_paragraphs([run], {}, None)[0]

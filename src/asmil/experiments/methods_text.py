@@ -95,7 +95,7 @@ def methods_paragraphs(
     for folder in folders:
         run = Run(folder)
         run = run.called(names.get(folder.resolve(), run.name))
-        by_cohort.setdefault((run.cohort.manifest, run.kind, run.settings.folds, run.settings.seeds), []).append(run)
+        by_cohort.setdefault((run.cohort.manifest, run.kind, run.n_folds, run.settings.seeds), []).append(run)
     paragraphs = [_paragraph(runs) for runs in by_cohort.values()]
     return [*paragraphs, *validated, _statistics(folders, comparison), _software(by_cohort.values())]
 
@@ -135,7 +135,7 @@ def _sizes(run: Run) -> str:
 
 
 def _splits(run: Run) -> str:
-    folds, seeds = run.settings.folds or 1, run.settings.seeds or 1
+    folds, seeds = run.n_folds, run.settings.seeds or 1
     by_site = run.values.get("data", {}).get("leave_out") == "site"
     if by_site:
         split = "Each site was the test set of one fold (leave-one-site-out)"
@@ -143,7 +143,8 @@ def _splits(run: Run) -> str:
         split = f"We used {folds}-fold cross-validation, with all slides of a patient in the same part"
     else:
         split = "The split into training, validation and test sets keeps all slides of a patient together"
-    return f"{split}{f', and trained each fold with {seeds} seeds' if seeds > 1 else ''}."
+    trained = f"We trained {'each fold' if folds > 1 else 'the model'} with {seeds} seeds."
+    return f"{split}. {trained}" if seeds > 1 else f"{split}."
 
 
 def _features(run: Run) -> str:

@@ -161,6 +161,11 @@ class Run:
         """The role of each slide in each fold; None for a bundle and for a run that has just begun."""
         return Splits.load(self.layout.splits) if self.layout.splits.exists() else None
 
+    @property
+    def n_folds(self) -> int:
+        """The number of folds; a manifest or a table of splits may have more than the settings ask for."""
+        return self.settings.folds or 1 if self.splits is None else self.splits.n_folds
+
     @cached_property
     def fold_names(self) -> FoldNames:
         """The names of the folds; their numbers if the splits cannot be read."""

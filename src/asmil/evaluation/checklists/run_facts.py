@@ -127,10 +127,11 @@ def _output(known: Known) -> str | None:
 
 @fact("checkpoints")
 def _models(known: Known) -> str | None:
-    n = sum(1 for _ in known.run.layout.trainings())
-    folds, seeds = known.run.settings.folds, known.run.settings.seeds
+    trainings = list(known.run.layout.trainings())
+    folds, seeds = (len({training[i] for training in trainings}) for i in (0, 1))
+    n = len(trainings)
     mean = " New slides get the mean of their predictions." * (n > 1)
-    return f"{format_count(n, 'model')} ({format_count(folds or 1, 'fold')}, {format_count(seeds or 1, 'seed')}).{mean}"
+    return f"{format_count(n, 'model')} ({format_count(folds, 'fold')}, {format_count(seeds, 'seed')}).{mean}"
 
 
 @fact(POINT)

@@ -156,7 +156,7 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
     Each metric is averaged over the slides and folds of each seed, then over seeds.
     """
     slides, trainings = stability.slides, stability.trainings
-    planned = (stability.settings.folds or 1) * (stability.settings.seeds or 1)
+    planned = Run(stability.path).n_folds * (stability.settings.seeds or 1)
     recordings = [len(training.record.epochs) for training in trainings]
     return {
         "run": str(stability.path),
