@@ -63,6 +63,10 @@ def performance(validated: ValidatedPredictions) -> Part:
             "difference": None if difference is None else difference.to_dict(),
         }
     caption = "Value with its 95 % interval by patient."
+    if validated.run.operating_point is not None:
+        caption += (
+            " F1 and accuracies are those of the most probable class; those at the threshold are in the next part."
+        )
     if internal is not None:
         caption += (
             f" Internal: the run's own test patients ({internal.of}), predicted by the models of their fold; new "
