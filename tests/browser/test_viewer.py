@@ -46,6 +46,10 @@ SLIDE_FILTER = "() => [...document.querySelectorAll('canvas')].map((one) => one.
 
 def choose(page, name: str) -> None:
     page.fill("input[type=search]", name)
+    # the list is drawn again a moment later, and a row that is replaced while it is clicked does nothing
+    page.wait_for_function(
+        "name => [...document.querySelectorAll('.slide')].every((row) => row.title.includes(name))", arg=name
+    )
     page.click(f".slide[title='{name}']")
     page.wait_for_function("name => document.querySelector('.pane-title strong').textContent === name", arg=name)
 
