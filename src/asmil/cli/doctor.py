@@ -49,7 +49,7 @@ def _examine() -> dict[str, str]:
         "asmil": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": f"{physical_cores()} usable of {os.cpu_count()} hardware threads; torch uses {torch.get_num_threads()}",
+        "cores": f"{physical_cores()} usable of {os.cpu_count()} threads; torch uses {torch.get_num_threads()}",
         "bf16 on the CPU": "yes" if has_bf16(torch.device("cpu")) else "no; use float32 there",
         "memory": f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
         "disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free",
