@@ -31,7 +31,7 @@ from asmil.evaluation.localization.tile_maps import dice, specificity
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.evaluation.stability import read_stability
 from asmil.models.inference import infer
-from asmil.runs.epochs import read_epochs
+from asmil.runs.epochs import LOG, read_epochs
 from asmil.runs.run import Run
 
 Training = tuple[int, int]
@@ -43,7 +43,7 @@ SMALL_FOCUS = 4
 
 def _epochs(run: Run) -> Mapping[Training, list[dict[str, Any]]]:
     """The log of every training, one record per epoch."""
-    return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in run.layout.trainings()}
+    return {(fold, seed): read_epochs(path / LOG) for fold, seed, path in run.layout.trainings()}
 
 
 def _truth_file(run: Run) -> Path:

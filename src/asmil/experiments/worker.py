@@ -14,6 +14,7 @@ from asmil.experiments.measures import MEASURES
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import write_failure, write_result
 from asmil.files import write_json
+from asmil.machine.timing import measured
 from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig, write_synthetic
 from asmil.synthetic.bags.folder import is_synthetic
 from asmil.synthetic.bags.outcomes import SyntheticTask
@@ -87,14 +88,16 @@ class _Worker:
         began = time.perf_counter()
         try:
             config = job.config(self.device)
-            train_run(job.manifest, job.folder, config, job.features, Watch(), again=job.again)
+            with measured() as stages:
+                train_run(job.manifest, job.folder, config, job.features, Watch(), again=job.again)
         except Interrupted:
             if job.deadline is None or time.time() < job.deadline:
                 raise KeyboardInterrupt from None  # interrupted by the user, not by the time limit
             return STOPPED
         trained_s = time.perf_counter() - began
         rows = measured_rows(job, self.device)
-        write_json(job.folder / "timing.json", {"train_s": trained_s, "all_s": time.perf_counter() - began})
+        spent = {"train_s": trained_s, "all_s": time.perf_counter() - began, "stages_s": dict(stages.seconds)}
+        write_json(job.folder / "timing.json", spent)
         write_result(job, rows)
         return rows
 

@@ -16,6 +16,8 @@ from asmil.runs.layout import RunLayout
 from asmil.runs.notes import read_kept_epoch
 from asmil.settings.documents import parse_json, validated
 
+LOG = "metrics.jsonl"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -29,7 +31,7 @@ class Training:
 
 def read_training(folder: Path, fold: int, seed: int) -> Training | None:
     """The epochs of the training in a folder; None if there is no log, AsmilError if it is damaged."""
-    log = folder / "metrics.jsonl"
+    log = folder / LOG
     if not log.is_file():
         return None
     epochs = pd.json_normalize(read_epochs(log))
@@ -56,7 +58,7 @@ def read_epochs(path: Path) -> list[dict[str, Any]]:
 
 def training_seconds(layout: RunLayout) -> float | None:
     """The seconds of all epochs of a run, over its folds and seeds; None if they were not recorded."""
-    logs = [read_epochs(training / "metrics.jsonl") for _, _, training in layout.trainings()]
+    logs = [read_epochs(training / LOG) for _, _, training in layout.trainings()]
     seconds = [float(epoch["seconds"]) for epochs in logs for epoch in epochs if "seconds" in epoch]
     return sum(seconds) if seconds else None
 

@@ -11,7 +11,7 @@ from asmil.runs import checkpoint, operating_point, stored_labels, training_slid
 from asmil.runs.attention_file import read_attention
 from asmil.runs.covariates import COVARIATES_FILE, TERMS_FILE, read_term
 from asmil.runs.description import read_description
-from asmil.runs.epochs import read_epochs
+from asmil.runs.epochs import LOG, read_epochs
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE, RunLayout
 from asmil.runs.notes import read_choice, read_kept_epoch
 from asmil.runs.predictions import read_predictions
@@ -43,7 +43,7 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
     for fold in sorted({fold for fold, _, _ in trainings}):
         yield layout.fold(fold) / CHOICE_FILE, lambda path: read_choice(path.parent)
     for _, _, folder in trainings:
-        yield folder / "metrics.jsonl", read_epochs
+        yield folder / LOG, read_epochs
         yield folder / TASK_FILE, read_task
         yield folder / COVARIATES_FILE, lambda path: read_term(path.parent)
         yield folder / TERMS_FILE, read_predictions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.files import write_text
-from asmil.runs.epochs import read_epochs
+from asmil.runs.epochs import LOG, read_epochs
 from asmil.training.trackers import TrackerThread, metrics_of
 
 
@@ -22,7 +22,7 @@ class EpochLog:
     def __init__(
         self, folder: Path, epochs_done: int, track: Sequence[str] = (), settings: Mapping[str, Any] | None = None
     ) -> None:
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / LOG
         kept = [record for record in read_epochs(self.path) if record["epoch"] <= epochs_done]
         write_text(self.path, "".join(_line(record) for record in kept))
         self._trackers = [TrackerThread(name, folder, epochs_done, settings or {}) for name in track]

@@ -17,7 +17,7 @@ from asmil.cohort.splits import Splits, inner_splits
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
 from asmil.runs.config import RunConfig, with_settings
-from asmil.runs.epochs import without_nan
+from asmil.runs.epochs import LOG, read_epochs, without_nan
 from asmil.runs.layout import CHOICE_FILE
 from asmil.runs.notes import read_choice, read_inner_score
 from asmil.runs.selection import Merit, merit_of
@@ -98,13 +98,21 @@ class InnerJob(FoldSeedJob):
         return self.data.labeled(self.data.indices(self.splits, self.fold, "val"))
 
     def finish(self, trainer: Trainer) -> pd.DataFrame:
-        """Measure the model on the held-out inner fold and store its score; the measures are one row."""
-        measures = without_nan(trainer.validate(self._held_out))
+        """Store the score of the model on the held-out inner fold; the measures are one row."""
+        epoch = int(trainer.progress.best["epoch"])
+        measures = self._validated(epoch) or without_nan(trainer.validate(self._held_out))
         merit = merit_of(measures, trainer.task, "f1_auc")
-        row = {"score": merit.score, "epoch": int(trainer.progress.best["epoch"]), **measures}
+        row = {"score": merit.score, "epoch": epoch, **measures}
         write_json(self.note, {**row, "settings": self.settings})
         shutil.rmtree(self.folder / "checkpoints")  # the models of the inner search are no longer needed
         return pd.DataFrame([row])
+
+    def _validated(self, epoch: int) -> dict[str, float | None] | None:
+        """The measures of the held-out inner fold at an epoch, if the training took them to select its epoch."""
+        if not self.selects:
+            return None
+        of_epoch = (record["val"] for record in read_epochs(self.folder / LOG) if record["epoch"] == epoch)
+        return next(of_epoch, None)
 
 
 @dataclass(frozen=True)
