@@ -3,9 +3,10 @@
     asmil sweep studies/preset.yaml --out runs/preset          (or on several machines; results.csv and agreement.csv)
     python benchmarks/preset_study.py --run studies/preset.yaml studies/preset_encoder.yaml --out runs/preset-rest
         --known docs/results/preset_study [--again COHORT...]   (only trainings that have no result yet)
-    python benchmarks/preset_study.py runs/preset [runs/preset-encoder-sweep] --page docs/preset_study.md
+    python benchmarks/preset_study.py runs/preset [runs/preset-encoder-sweep]
 
-Reads `results.csv` and `agreement.csv` of one or more sweep folders and writes what comes below the plan.
+Reads `results.csv` and `agreement.csv` of one or more sweep folders and prints the results. Those of
+`docs/results/preset_study` are put below the plan by `python docs/evidence.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from asmil.evaluation.statistics import holm
 from asmil.experiments.agreement import write_agreement
 from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, write_cohorts
 from asmil.experiments.settings import read_sweep
-from asmil.files import write_text
 from asmil.reporting.text import markdown_table
 from known_results import missing_jobs
 
@@ -33,7 +33,6 @@ OURS = ("ramps", "standardized", "capped", "floor")
 LEAST_GAIN, LARGEST_LOSS, TILE_LOSS, CLOSE = 0.005, -0.02, -0.01, 0.002
 LEAST_OVERLAP, LARGEST_AUC_LOSS = 0.05, -0.005
 ALPHA, DRAWS, FEWEST_PAIRS, FEWEST_COHORTS = 0.05, 100_000, 3, 5
-MARK = "## Results\n"
 Floats = npt.NDArray[np.float64]
 
 
@@ -135,12 +134,12 @@ def decide(results: pd.DataFrame, agreement: pd.DataFrame) -> Decision:
     return Decision(gains, p, tiles, eligible, chosen, overlaps, overlap_p, against_plain, named)
 
 
-def page_of(results: pd.DataFrame, agreement: pd.DataFrame, about: str) -> str:
-    """The results part of the page."""
+def page_of(results: pd.DataFrame, agreement: pd.DataFrame) -> str:
+    """The tables and the decision."""
     done = results.assign(primary=primary(results))
     decision = decide(results, agreement)
     cohorts, arms = list(dict.fromkeys(done["cohort"])), list(dict.fromkeys(done["variant"]))
-    lines = [MARK, about, "", f"{len(done)} trainings finished.", ""]
+    lines = [f"{len(done)} trainings finished.", ""]
     lines += ["Primary measure (AUC; C-index for survival-0), mean ± sd over seeds:", ""]
     lines.append(_table(done, arms, cohorts, "primary"))
     for column, title in (("test_f1", "Macro-F1"), ("tile_auc", "Tile AUC of the heat map")):
@@ -198,7 +197,7 @@ def page_of(results: pd.DataFrame, agreement: pd.DataFrame, about: str) -> str:
             ],
         )
     )
-    lines += ["", "## Decision", "", *_decision_words(decision), ""]
+    lines += ["", "## Decision", "", *_decision_words(decision)]
     return "\n".join(lines)
 
 
@@ -259,8 +258,6 @@ def run_missing(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="*", help="sweep folders, or folders with their two tables")
-    parser.add_argument("--page", type=Path, help="the page whose results part is written")
-    parser.add_argument("--about", default="", help="where and how it was run, for the page")
     parser.add_argument("--run", type=Path, nargs="+", metavar="PLAN", help="train what these plans lack")
     parser.add_argument("--out", type=Path, help="the sweep folder of --run")
     parser.add_argument("--known", type=Path, help="the folder with results.csv of earlier trainings")
@@ -277,12 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not options.folders:
         parser.error("give the folders of results, or --run")
-    text = page_of(*read_folders(options.folders), options.about)
-    if options.page is None:
-        print(text)
-        return
-    plan = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()
-    write_text(options.page, f"{plan}\n\n{text}")
+    print(page_of(*read_folders(options.folders)))
 
 
 if __name__ == "__main__":

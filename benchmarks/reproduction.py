@@ -6,7 +6,6 @@
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
     python benchmarks/reproduction.py --dynamics docs/results/anchor_study --into src/asmil/paper/data/measured
-    python benchmarks/reproduction.py --page docs/results/tables_reproduction.md
 
 Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
 are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
@@ -50,7 +49,6 @@ DIGITS = 5
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 BESIDE = RESULTS / "reproduction"
 CLAIMS = RESULTS / "claims.json"
-MARK = "## Tables\n"
 
 
 @dataclass(frozen=True)
@@ -339,7 +337,7 @@ def tables_beside(folder: Path = BESIDE) -> list[str]:
 
 def page_of(measured: Measured) -> str:
     """The tables of docs/results/tables_reproduction.md, and the verdicts on all claims."""
-    lines = [MARK, *tables_of(measured), *tables_beside()]
+    lines = ["## Tables", "", *tables_of(measured), *tables_beside()]
     found = json.loads(CLAIMS.read_text(encoding="utf-8"))
     counts = Counter(claim["verdict"] for claim in found)
     words = ("supported", "not supported", "undecided", "not testable here")
@@ -347,7 +345,7 @@ def page_of(measured: Measured) -> str:
     rules = "[How verdicts are reached](../reproduction.md#how-verdicts-are-reached)"
     lines += ["## All claims", "", f"{told}. {rules}. `asmil claims --json` writes the record: `{CLAIMS.name}`.", ""]
     rows = [[f"`{claim['id']}`", claim["claim"], claim["verdict"], _linked(claim), _reason(claim)] for claim in found]
-    lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
+    lines.append(markdown_table(["claim", "what it says", "verdict", "by", "why"], rows))
     return "\n".join(lines)
 
 
@@ -432,17 +430,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dynamics", type=Path, help="the folder of records of the anchor study")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
-    parser.add_argument("--page", type=Path, help="the page whose tables are written from the carried results")
     options = parser.parse_args(arguments)
     if options.gather is not None:
         carry(gathered(options.gather), options.into, options.about, site_bias=options.site_bias)
         return
     if options.dynamics is not None:
         write_text(options.into / "dynamics.csv", dynamics_of(options.dynamics).to_csv(index=False))
-        return
-    if options.page is not None:
-        words = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()
-        write_text(options.page, f"{words}\n\n{page_of(Measured())}")
         return
     if options.out is None:
         parser.error("give --out, or --gather")

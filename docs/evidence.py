@@ -6,7 +6,7 @@
 Every number is read from a record, which a command of the repository wrote. In README.md, the table stands between
 `<!-- evidence -->` and `<!-- end -->`, and what ASMIL is good for between `<!-- real tissue -->` and `<!-- end -->`.
 `docs/templates/NAME.md.jinja` is the template of `docs/NAME.md`; the names that it uses are functions of
-`docs/records.py`.
+`docs/records.py` and `docs/costs.py`, and the modules of `benchmarks` that write its tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import re
 import statistics
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent / "benchmarks")]
 
+import costs  # noqa: E402
 import records  # noqa: E402
 from records import fox, record  # noqa: E402
 
@@ -36,6 +38,21 @@ SHOWN_METHODS = {
     "asmil (paper)": "ASMIL",
 }
 TITLES = {"bracs": "BRACS", "camelyon16": "CAMELYON-16", "camelyon17": "CAMELYON-17"}
+BENCHMARKS = (
+    "anchor_cost",
+    "asmil_settings",
+    "encoding_speed",
+    "growth",
+    "measuring",
+    "method_speed",
+    "pack_speed",
+    "preset_study",
+    "reading_speed",
+    "recording_cost",
+    "small_trainings_speed",
+    "survival_recovery",
+    "tissue_speed",
+)
 WITHOUT_TRAINING = (
     "no-inference-cost",
     "cheaper-than-transmil",
@@ -74,7 +91,9 @@ def current_pages() -> dict[Path, str]:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {name: each for name, each in vars(records).items() if not name.startswith("_")}
+    names = vars(records) | vars(costs)
+    environment.globals |= {name: each for name, each in names.items() if not name.startswith("_")}
+    environment.globals |= {name: import_module(name) for name in BENCHMARKS}
     environment.globals |= {"titles": TITLES, "without_training": WITHOUT_TRAINING}
     pages = {
         DOCS / name.removesuffix(".jinja"): environment.get_template(name) for name in environment.list_templates()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -84,8 +85,7 @@ def ours(table: str, *rows: str, on: str = "bracs", metric: str = "test_f1", sha
 
 def span(table: str, *rows: str, on: str = "bracs", metric: str = "test_f1", shape: str = ".2f") -> str:
     """The lowest and the highest of our means of some rows."""
-    means = [value(table, row, on, metric) for row in rows]
-    return f"{min(means):{shape}} to {max(means):{shape}}"
+    return spanned((value(table, row, on, metric) for row in rows), shape)
 
 
 def measured_rows(table: str, on: str, metric: str, containing: str = "", without: str = "asmil") -> list[str]:
@@ -175,6 +175,22 @@ def shared_tiles(base: str, *terms: str, shape: str = ".0%") -> str:
     """The share of the heaviest 1 % of tiles that two seeds of a method have in common, for some terms."""
     rows = {(row["base"], row["term"]): row for row in record("anchor_study/agreement.json")}
     return ", ".join(f"{rows[base, term]['val_top1_overlap']:{shape}}".replace("%", " %") for term in terms)
+
+
+def spanned(values: Iterable[float], shape: str = ".1f", unit: float = 1) -> str:
+    """The lowest and the highest of some numbers, in a unit."""
+    found = [value / unit for value in values]
+    return f"{min(found):{shape}} to {max(found):{shape}}"
+
+
+def study_tables(folder: str = "anchor_study") -> dict[str, str]:
+    """All tables of the anchor study, about recorded validation slides."""
+    trainings = pd.DataFrame(record(f"{folder}/results.jsonl"))
+    return {
+        "performance": anchor_study_report.performance_table(trainings),
+        "attention": anchor_study_report.attention_table(trainings, record(f"{folder}/agreement.json"), "val"),
+        "difference": anchor_study_report.difference_table(trainings, "val"),
+    }
 
 
 def study_table() -> str:
