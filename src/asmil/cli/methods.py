@@ -34,7 +34,7 @@ def methods(
     print_table(Table(("if you have", "try", "because"), guide.guide_rows()), console)
     say(console, f"{guide.units()}.")
     measured = [method for method in known if guide.evidence_of(method) != guide.NOT_MEASURED]
-    say(console, f"Measured on real data, though not on cohorts of slides: {', '.join(measured)}. Others: not yet.")
+    say(console, f"Measured on real data: {', '.join(measured)}. Others: not yet.")
     say(console, f"asmil methods --all lists all {len(known)} methods; asmil methods NAME explains one.")
 
 

@@ -39,7 +39,7 @@ SITUATIONS = (
     Situation("a use for maps that add up", ("additive_mil", "simlp", "caprmil"), "contributions, with a sign"),
     Situation("a use for uncertainties", ("simple_mil",), "its windows of channels disagree where it is unsure"),
     Situation(
-        "a use for steady attention", ("asmil",), "an anchor holds it, often by making it flat: docs/anchor_study.md"
+        "a use for steady attention", ("asmil",), "an anchor holds it; nearly flat on real tissue: docs/real_tissue.md"
     ),
 )
 

@@ -137,7 +137,7 @@ def _one_tile(settings: StoredSettings, slides: pd.DataFrame, folds: Mapping[int
     if (extent := _extent(slides, peaked, folds)) is None:
         return None
     where, some = extent
-    proposals = [*_own_rule(settings, ("sparsemax", "entmax")), _more_anchor(settings), _more_entropy(settings)]
+    proposals = [*_own_rule(settings, ("sparsemax", "entmax")), _more_entropy(settings)]
     return Alarm(
         "one_tile",
         f"one tile gets nearly all the attention {where}: its weight is above {ONE_TILE_WEIGHT:g} (median "
@@ -167,7 +167,7 @@ def _moving(
         f"the attention was still moving when training ended, {where}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
-        _to_try([_learn_slower(settings), calmer, _more_anchor(settings)]),
+        _to_try([_learn_slower(settings), calmer]),
         some,
     )
 
@@ -233,18 +233,12 @@ def _own_rule(settings: StoredSettings, blamed: tuple[str, ...]) -> list[str]:
     return ["return to the method's own normalizer with `--set attention.normalizer=own`"] if replaced else []
 
 
-def _more_anchor(settings: StoredSettings) -> str:
-    if not settings.has_anchor:
-        return "add an anchor, which also makes attention flatter: `--anchor nsf`"
-    return f"strengthen the anchor, which also makes attention flatter, with {_scaled(settings, 10, 'anchor.weight')}"
-
-
 def _more_entropy(settings: StoredSettings) -> str:
     if settings.method == "aem":
         return f"strengthen the entropy term with {_scaled(settings, 10, 'model.weight')}"
     if settings.weight_of("entropy"):
         return f"strengthen the entropy term with {_scaled(settings, 10, 'stabilizers.entropy.weight')}"
-    return "add an entropy term: `--stabilizer entropy=0.1`"
+    return "add an entropy term, which makes attention flatter: `--stabilizer entropy=0.1`"
 
 
 def _learn_slower(settings: StoredSettings) -> str:
