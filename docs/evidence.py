@@ -27,6 +27,8 @@ import costs  # noqa: E402
 import records  # noqa: E402
 from records import fox, record  # noqa: E402
 
+from asmil.classic import tables as classic_tables  # noqa: E402
+
 README = DOCS.parent / "README.md"
 EVIDENCE = DOCS.parent / "src" / "asmil" / "models" / "data" / "evidence.json"
 MARKED = re.compile(r"(<!-- (evidence|real tissue) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -94,7 +96,7 @@ def current_pages() -> dict[Path, str]:
     names = vars(records) | vars(costs)
     environment.globals |= {name: each for name, each in names.items() if not name.startswith("_")}
     environment.globals |= {name: import_module(name) for name in BENCHMARKS}
-    environment.globals |= {"titles": TITLES, "without_training": WITHOUT_TRAINING}
+    environment.globals |= {"titles": TITLES, "without_training": WITHOUT_TRAINING, "classic_tables": classic_tables}
     pages = {
         DOCS / name.removesuffix(".jinja"): environment.get_template(name) for name in environment.list_templates()
     }

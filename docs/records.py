@@ -153,6 +153,26 @@ def fox(source: str) -> str:
     return f"{min(values):.2f} to {max(values):.2f} for {len(values)} methods"
 
 
+def classic(name: str, method: str, rule: str = "last") -> float:
+    """The mean accuracy of a method on a classic set."""
+    found = record("classic.json")["results"]
+    return next(float(row["mean"]) for row in found if (row["set"], row["name"], row["rule"]) == (name, method, rule))
+
+
+def classic_spread() -> str:
+    """The range of standard deviations over folds, over methods and all sets but the smallest."""
+    report = record("classic.json")
+    smallest = min(report["sets"], key=lambda each: each["bags"])["name"]
+    rows = [row for row in report["results"] if row["rule"] == "last" and row["set"] != smallest]
+    return spanned((row["sd_folds"] for row in rows), ".2f")
+
+
+def optimism() -> str:
+    """The range of what choosing the epoch on the test bags adds to accuracies."""
+    chosen = [row for row in record("classic.json")["results"] if row["rule"] == "optimistic"]
+    return spanned((row["mean"] - classic(row["set"], row["name"]) for row in chosen), ".2f")
+
+
 def beta_span(dataset: str) -> str:
     """The range of ASMIL's AUC over all weights of the anchor."""
     return span("beta", *(row.name for row in RECIPES["beta"].rows), on=dataset, metric="test_auc")

@@ -11,7 +11,6 @@ from asmil.classic.tables import (
     accuracy_table,
     csv_table,
     markdown_report,
-    results_section,
     seed_table,
     set_table,
 )
@@ -69,11 +68,3 @@ def test_the_papers_figures_are_whole():
     assert all(of.keys() == PAPER["asmil"].keys() for of in PAPER.values())
     assert PAPER["asmil"]["fox"] == (0.961, 0.025)
     assert len(PAPER) == 7
-
-
-def test_the_pages_hold_the_stored_results():
-    stored, page, tables = json.loads(STORED.read_text()), PAGE.read_text(), TABLES.read_text()
-    assert results_section(stored) in tables
-    assert accuracy_table(stored, "last") in page
-    assert stored["protocol"]["command"] in tables
-    assert stored["protocol"]["command"] in page
