@@ -37,6 +37,12 @@ KINDS = {
     "integrated_gradients": "integrated gradients",
     **CONTROLS,
 }
+STAINS = {
+    "original": "unchanged",
+    **{f"hue{degrees}": f"hue + {degrees} degrees" for degrees in (10, 20, 40, 60)},
+    "h0.7": "H x 0.7",
+    "h0.5e1.6": "H x 0.5, E x 1.6",
+}
 STUDY_COLUMNS = (
     "method",
     "term",
