@@ -222,7 +222,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.verb == "combine":
         asmil, tuned = (yaml.safe_load((STUDIES / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping"))
-        sweep = combined_sweep(real_tissue_report.Study(given.records), asmil, tuned)
+        study = real_tissue_report.Study(given.records)
+        if left := study.unfinished("asmil"):
+            raise SystemExit(f"the combination follows from all changes; with records: {left[0]}")
+        sweep = combined_sweep(study, asmil, tuned)
         write_text(given.out, yaml.safe_dump(sweep, sort_keys=False))
         return
     given.out.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,8 @@ ARMS = {"official": "as printed", "repaired": "repaired", "quarter": "a quarter"
 PUBLISHED = {"mil": "attention MIL", "clam_sb": "CLAM-SB", "hipt_lgp[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 PUBLISHED_SURVIVAL = {"AMIL": "attention MIL", "HIPT_LGP[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 STARTS = ("paper", "no_anchor")
+FEW = "witnesses 10"
+"""The transplants of the README."""
 PERMUTED = "permuted labels"
 """In the name of the cohort whose labels were permuted."""
 
@@ -53,17 +55,22 @@ class Study:
         path = self.folder / f"{name}.csv"
         return pd.read_csv(path) if path.is_file() else None
 
-    def missing(self) -> str:
-        """Which of the planned runs have no record, in a sentence; empty if all have."""
+    def unfinished(self, *names: str) -> list[str]:
+        """The sweeps (default: all) with runs that have no record, with numbers."""
         parts = []
-        for name in PLANNED:
+        for name in names or PLANNED:
             plan = yaml.safe_load((PLANS / f"real_{name}.yaml").read_text())
             planned, table = len(plan["cohorts"]) * len(plan["variants"]), self.table(name)
             done = 0 if table is None else len(table)
             if done < planned:
                 parts.append(f"{name} {done} of {planned}")
-        if self.table("recommended") is None:
+        if not names and self.table("recommended") is None:
             parts.append("recommended 0")
+        return parts
+
+    def missing(self) -> str:
+        """Which of the planned runs have no record, in a sentence; empty if all have."""
+        parts = self.unfinished()
         return f"**Not complete.** Runs with records, of those planned: {_listed(parts)}." if parts else ""
 
     def in_three_sentences(self) -> str:
@@ -84,10 +91,10 @@ class Study:
             f"On real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: tuned alike, macro-AUC is {scores[0]} for "
             f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}. The "
             f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, "
-            f"{nsf_1['jsd_late']:.2g} with NSF) by making it nearly flat "
-            f"(effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}), and "
-            f"{gained}. So ASMIL is good for repeating its paper and for studying attention that does not move; for a "
-            "classifier, train `abmil` and `linear` first, and compare."
+            f"{nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective share "
+            f"{none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So ASMIL "
+            "is good for repeating its paper and for studying attention that does not move; for a classifier, train "
+            "`abmil` and `linear` first, and compare."
         )
 
     def _mean_survival(self) -> str:
@@ -101,6 +108,19 @@ class Study:
         first, second, third = (f"{means[name]:.3f}" for name in ("asmil", "abmil", "linear"))
         cohorts = table["cohort"].nunique()
         return f"; in the same order, the mean C-index of {cohorts} survival cohorts is {first}, {second} and {third}"
+
+    def _few_witnesses(self) -> str:
+        """Slides with few tiles of another tissue, with and without the anchor, as the end of a sentence."""
+        table = self.table("transplants")
+        by_key = {} if table is None else _by_key(table)
+        asked = [by_key.get((name, FEW)) for name in ("asmil", "asmil, no anchor", "abmil")]
+        found = [f"{row['value']:.2f}" for row in asked if row is not None]
+        if len(found) < len(asked):
+            return ""
+        return (
+            f", and where a slide has only {FEW.split()[1]} tiles of another tissue, AUC is {found[0]} with the "
+            f"anchor, {found[1]} without and {found[2]} for ABMIL"
+        )
 
     # Question 1
 
@@ -274,6 +294,34 @@ class Study:
             )
         return markdown_table(["", "map", *(f"{cohort}: AUC" for cohort in cohorts), *more.values()], rows, words=2)
 
+    def few_witnesses(self) -> str:
+        """Which variants differ from ABMIL in telling slides with few witnesses from those without."""
+        table = self.table("transplants")
+        if table is None:
+            return NOT_RUN
+        better, worse = (
+            "; ".join(
+                f"with {cohort.split()[1]}: {_listed(rows['variant'].tolist())}"
+                for cohort, rows in by_witnesses(table[(table["p_holm"] < LEVEL) & (sign * table["difference"] > 0)])
+            )
+            for sign in (1, -1)
+        )
+        return f"**Better than ABMIL {better or 'is none'}. Worse {worse or 'is none'}.** A slide's AUC by witnesses."
+
+    def transplants_table(self) -> str:
+        """AUC of slides by the number of witnesses."""
+        table = self.table("transplants")
+        if table is None:
+            return NOT_RUN
+        cohorts = [cohort for cohort, _ in by_witnesses(table)]
+        by_key = _by_key(table)
+        rows = [
+            [name, *("" if row is None else _bold(f"{row['value']:.2f}", row) for row in found)]
+            for name in by_mean(table)
+            for found in [[by_key.get((name, cohort)) for cohort in cohorts]]
+        ]
+        return markdown_table(["", *cohorts], rows)
+
     # Question 4
 
     def what_stabilizes(self) -> str:
@@ -337,11 +385,11 @@ class Study:
                 rows.append({"start": start, "change": change, **(values.loc[name] - values.loc[start]).to_dict()})
         found = pd.DataFrame(rows)
         cohorts = list(values.columns)
-        found["mean"] = found[cohorts].mean(axis=1)
+        found["mean"] = found[cohorts].mean(axis=1, skipna=False)
         found["helps"] = (found[cohorts] > 0).all(axis=1)
         return found.sort_values("mean", ascending=False, ignore_index=True)
 
-    def why_asmil_loses(self) -> str:
+    def what_changes_asmil(self) -> str:
         """The answer to question 5."""
         table, changes = self.table("asmil"), self.changes()
         if table is None or changes is None:
@@ -364,7 +412,8 @@ class Study:
         changes = self.changes()
         if changes is None:
             return NOT_RUN
-        chosen = pd.concat([changes[changes["helps"]], changes[~changes["helps"]].head(5)])
+        complete = changes.dropna()
+        chosen = pd.concat([complete[complete["helps"]], complete[~complete["helps"]].head(5)])
         cohorts = [name for name in changes.columns if name in TITLES]
         rows = [
             [row["start"], row["change"], *(f"{row[cohort]:+.3f}" for cohort in cohorts), f"{row['mean']:+.3f}"]
@@ -389,8 +438,8 @@ class Study:
 
     def recommendation(self) -> str:
         """What becomes `recommended`, in a sentence."""
-        if self.table("recommended") is None:
-            return f"The combination of what helps, tuned: {NOT_RUN.lower()}"
+        if self.unfinished():
+            return "Preset `recommended`: not decided before all runs have records."
         found = [f"{method}: {setting}" for method, setting in self.recommended().items()]
         if "asmil" not in self.recommended():
             found.append("ASMIL: no setting with an anchor is as good as ABMIL and the linear probe, so it has none")
@@ -430,6 +479,13 @@ def verdict(rows: pd.DataFrame) -> str:
         if (rows["difference"] < 0).all():
             return "worse"
     return "undecided"
+
+
+def by_witnesses(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of transplants by cohort, few witnesses first."""
+    return sorted(
+        ((str(name), rows) for name, rows in table.groupby("cohort")), key=lambda part: int(part[0].split()[1])
+    )
 
 
 def _gains(table: pd.DataFrame, variant: str) -> bool:

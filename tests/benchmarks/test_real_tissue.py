@@ -51,7 +51,14 @@ def tuned(**p):
 
 def test_without_records_every_question_says_so(study):
     empty = study()
-    answers = [empty.which_method, empty.survival, empty.where_it_looks, empty.what_stabilizes, empty.why_asmil_loses]
+    answers = [
+        empty.which_method,
+        empty.survival,
+        empty.where_it_looks,
+        empty.what_stabilizes,
+        empty.what_changes_asmil,
+        empty.few_witnesses,
+    ]
     tables = [empty.subtyping_table, empty.splits_table, empty.survival_table, empty.maps_table, empty.anchor_table]
     assert {answer() for answer in (*answers, *tables, empty.changes_table)} == {NOT_RUN}
     assert empty.evidence() == empty.recommended() == {}
@@ -119,6 +126,27 @@ def test_maps_before_training_and_permuted_labels_are_checked(study):
     assert "abmil" not in found.untrained()
     assert "dsmil" in found.permuted()
     assert "gradient" not in found.maps_table()
+
+
+def test_changes_run_on_one_cohort_do_not_count(study):
+    changes = rows({"abmil": (0.8, 0.9), "paper": (0.7, 0.8), "paper, 1 token": (0.9, 0.9)}, "abmil")
+    found = study(asmil=changes.query("cohort == 'brca' or variant != 'paper, 1 token'"))
+    assert not found.changes()["helps"].any()
+    assert "1 token" not in found.changes_table()
+    with pytest.raises(SystemExit, match="asmil 5 of"):
+        real_tissue.main(["combine", str(found.folder), "--out", str(found.folder / "sweep.yaml")])
+
+
+def test_differences_of_transplants_are_told_by_the_number_of_witnesses(study):
+    values = {"abmil": (0.8, 0.9), "asmil": (0.5, 0.9), "additive_mil": (0.8, 0.95)}
+    table = rows(values, "abmil", {"asmil": (0.01, 1), "additive_mil": (1, 0.01)})
+    named = {"brca": "witnesses 3", "nsclc": "witnesses 10"}
+    found = study(transplants=table.assign(cohort=table["cohort"].map(named)))
+    better, worse = found.few_witnesses().split("Worse")
+    assert "additive_mil" in better
+    assert "asmil" in worse
+    assert found.transplants_table().count("**") == 2 * 2
+    assert found.transplants_table().index("witnesses 3") < found.transplants_table().index("witnesses 10")
 
 
 def test_results_stand_beside_the_printed_ones(study):
