@@ -92,9 +92,9 @@ class Study:
             f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}. The "
             f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, "
             f"{nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective share "
-            f"{none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So ASMIL "
-            "is good for repeating its paper and for studying attention that does not move; for a classifier, train "
-            "`abmil` and `linear` first, and compare."
+            f"{none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So "
+            "ASMIL is good for repeating its paper and for studying attention that does not move; for a classifier, "
+            "train `abmil` and `linear` first, and compare."
         )
 
     def _mean_survival(self) -> str:
