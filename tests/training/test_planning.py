@@ -3,13 +3,17 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.manifest import load_cohort
 from asmil.runs.config import resolve
-from asmil.training.planning import plan_training
+from asmil.runs.model import build_model
+from asmil.tasks.classification import Classification
+from asmil.training.executors import DESCRIPTIONS, likely_executor
+from asmil.training.planning import cost_line, plan_training
 
 
 def cohort_of(tmp_path, labels, tiles=4, **columns):
@@ -115,3 +119,20 @@ def test_a_settings_file_that_names_code_is_refused_unless_the_user_names_it(asm
     assert done.returncode == 1
     assert "--method" in done.stderr
     assert "it was run" not in done.stderr
+
+
+@pytest.mark.parametrize(("tiles", "executor"), [(4, "side_by_side"), (3000, "plain")])
+def test_the_cost_is_that_of_the_executor_that_will_train(tmp_path, tiles, executor):
+    plan = plan_of(cohort_of(tmp_path, ["a"] * 4 + ["b"] * 4, tiles=tiles))
+    assert plan.estimate.executor == executor
+    assert DESCRIPTIONS[executor] in cost_line(plan)
+
+
+def test_one_training_has_nothing_to_run_beside():
+    config = resolve("abmil", "paper", {"folds": 1, "seeds": 1})
+    model = build_model(config, 6, 2, seed=0)
+    task, cpu = Classification(["a", "b"]), torch.device("cpu")
+    assert [likely_executor(config, model, task, cpu, 4, trainings) for trainings in (1, 2)] == [
+        "plain",
+        "side_by_side",
+    ]

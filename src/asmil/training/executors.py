@@ -34,6 +34,8 @@ from asmil.training.loop import Trainer
 from asmil.training.turns import MOST_TILES_ON_GPU, TrainingPart
 
 if TYPE_CHECKING:
+    from asmil.runs.config import RunConfig
+    from asmil.tasks.base import Task
     from asmil.training.resident import ResidentBags
 
 OnStart = Callable[[FoldSeedJob, int], None]
@@ -136,16 +138,12 @@ class JobRunner:
 
     def _side_by_side_reason(self, job: FoldSeedJob, model: MILModel) -> str | None:
         """Why trainings side by side would not be faster, or would need too much memory."""
-        from asmil.training.side_by_side.schedule import work_reason
-
         if job.data.loader.cache != "memory":
             return f"the features are not in memory (data.cache = {job.data.loader.cache})"
         if job.config.training.executor == "side_by_side":
             return None
-        device = job.data.device.type
-        if device == "cuda" and not HAS_TRITON and self._reason("graphed", job) is None:
-            return "it needs Triton to be faster than CUDA graphs of single trainings"
-        return work_reason(model, self._mean_tiles(job), device)
+        graphed = self._reason("graphed", job) is None
+        return _no_gain_side_by_side(model, self._mean_tiles(job), job.data.device, graphed)
 
     def _mean_tiles(self, job: FoldSeedJob) -> float:
         bags = job.train.bags
@@ -292,6 +290,33 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
     _, state = checkpoint.load_checkpoint(path)
     with checkpoint.restoring(path):
         return Progress.from_json(state).executor
+
+
+def _no_gain_side_by_side(model: MILModel, mean_tiles: float, device: torch.device, graphed: bool) -> str | None:
+    """Why trainings side by side would not be faster than others; graphed: whether the others are CUDA graphs."""
+    from asmil.training.side_by_side.schedule import work_reason
+
+    if device.type == "cuda" and not HAS_TRITON and graphed:
+        return "it needs Triton to be faster than CUDA graphs of single trainings"
+    return work_reason(model, mean_tiles, device.type)
+
+
+def likely_executor(
+    config: RunConfig, model: MILModel, task: Task, device: torch.device, mean_tiles: float, trainings: int
+) -> Executor:
+    """The executor that will train this, if the features fit into memory."""
+
+    def honors(executor: Executor) -> bool:
+        honored = HONORED[executor]
+        return honored.machine(device) is None and honored.reason(config, model, task) is None
+
+    if honors("fused"):
+        return "fused"
+    graphed = honors("graphed")
+    several = trainings > 1 or config.training.bags_per_step > 1
+    if several and honors("side_by_side") and _no_gain_side_by_side(model, mean_tiles, device, graphed) is None:
+        return "side_by_side"
+    return "graphed" if graphed else "plain"
 
 
 def executor_here(device: torch.device) -> str:

@@ -24,12 +24,18 @@ from asmil.engine.machine import choose_device
 from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.reporting.formats import format_duration
+from asmil.runs.checkpoint import Executor
 from asmil.runs.config import RunConfig, resolve
 from asmil.runs.model import build_model
 from asmil.runs.settings_file import setting_line
 from asmil.settings.config import assign
 from asmil.tables.time_units import TimeUnit
-from asmil.tasks.base import TaskKind
+from asmil.tasks.base import Task, TaskKind
+from asmil.tasks.classification import Classification
+from asmil.tasks.multilabel import MultiLabel
+from asmil.tasks.regression import Regression
+from asmil.tasks.survival import Survival
+from asmil.training.executors import DESCRIPTIONS, likely_executor
 
 FEWEST_IN_GROUP = 30
 """Patients in the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
@@ -40,6 +46,8 @@ SEEDS = 3
 LONG_BAG = 50_000
 SAMPLED_TILES = 20_000
 TRIAL_TILES = 4_000
+SIDE_BY_SIDE_GAIN = 2.0
+"""How many times as fast trainings are side by side on a CPU, at least (docs/results/tables_performance.md)."""
 ANCHOR_COST = 1.4
 """Approximate cost of a step with the anchor relative to one without (docs/anchor_cost.md)."""
 
@@ -55,12 +63,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The expected cost of the training on this machine, from a few timed steps."""
+    """The expected cost of the training on this machine, from a few timed steps of the plain executor.
+
+    seconds: of all trainings; on a GPU, an upper limit if another executor trains them
+    """
 
     seconds: float
     memory_bytes: int
     device: str
     steps: int
+    executor: Executor
 
 
 @dataclass(frozen=True)
@@ -240,19 +252,34 @@ def _estimate(
     longest = min(max(info.n_tiles for info in infos), cap)
     inner = max((parameter.shape[0] for parameter in model.parameters() if parameter.ndim == 2), default=width)
     memory = 16 * parameters + 4 * longest * (width + 4 * inner)
-    return TrainingCost(1.2 * seconds * steps, memory, str(device), steps)
+    executor = likely_executor(config, model, _task(kind, n_outputs), device, mean_tiles, splits.n_folds * config.seeds)
+    if device.type == "cpu" and executor == "side_by_side":
+        seconds /= SIDE_BY_SIDE_GAIN
+    return TrainingCost(1.2 * seconds * steps, memory, str(device), steps, executor)
 
 
-def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.device, repeats: int = 3) -> float:
-    """Time of a forward and a backward pass of a synthetic bag: the fastest of a few."""
+def _task(kind: TaskKind, n_outputs: int) -> Task:
+    """A task of this kind, not fitted; it decides which executors can train it."""
+    if kind == "survival":
+        return Survival(range(n_outputs + 1))
+    if kind == "regression":
+        return Regression()
+    names = tuple(map(str, range(n_outputs)))
+    return Classification(names) if kind == "classification" else MultiLabel(names)
+
+
+def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.device, repeats: int = 5) -> float:
+    """Time of a step with a synthetic bag: the fastest of a few."""
     grid = torch.stack([torch.arange(tiles) % 64, torch.arange(tiles) // 64], dim=1) * 256
     bag = model.prepare(Bag(torch.randn(tiles, width, generator=torch.Generator().manual_seed(0)), grid, id="trial"))
     bag = bag.to(device, torch.float32)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-6)
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        model.zero_grad()
+        adam.zero_grad()
         model(bag).logits.square().sum().backward()
+        adam.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - started)
@@ -306,7 +333,9 @@ def plan_text(
 def cost_line(plan: TrainingPlan) -> str:
     """The cost of the training, in one sentence."""
     estimate = plan.estimate
+    faster = estimate.device != "cpu" and estimate.executor != "plain"
     return (
-        f"about {format_duration(estimate.seconds)} on {estimate.device} ({estimate.steps:,} steps, timed here on a "
-        f"synthetic slide) and {max(estimate.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
+        f"{'at most' if faster else 'about'} {format_duration(estimate.seconds)} on {estimate.device} "
+        f"({estimate.steps:,} steps, timed here on a synthetic slide; {DESCRIPTIONS[estimate.executor]}) and "
+        f"{max(estimate.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )
