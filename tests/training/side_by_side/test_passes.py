@@ -11,12 +11,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from asmil import Bag
+from asmil.attention.normalizers import NSF, Softmax
 from asmil.models.blocks.instance_loss import labels_stacked
 from asmil.models.blocks.randomness import RandomModule, batched_draws
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.side_by_side.plain_forms import plain_forms, replaced
+from asmil.training.side_by_side.plain_forms import plain_forms, plain_kl_to_softmax, replaced
 
 WIDTH, ROWS, LENGTHS = 9, 37, (37, 5, 21)
 
@@ -145,6 +146,24 @@ def test_cross_entropy(classes):
         *(torch.autograd.grad((one * weights).sum(), logits) for one in (losses, expected)), strict=True
     ):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax(0.7), NSF(), NSF(2.0)])
+def test_divergence_from_the_anchor(normalizer):
+    from asmil.training.side_by_side.passes import _kl_to_softmax
+
+    targets, scores = 5 * drawn(2, 3, ROWS), (10 * drawn(3, 2, ROWS).transpose(0, 1)).requires_grad_()
+    padding = torch.arange(ROWS) >= 20
+    weights = torch.arange(6.0).view(2, 3)
+    found = []
+    for function in (_kl_to_softmax, plain_kl_to_softmax):
+        masked = scores.masked_fill(padding, -torch.inf)
+        per_row = torch.vmap(lambda *own, function=function: function(own[0], normalizer, own[1]))(
+            targets.masked_fill(padding, -torch.inf), masked
+        )
+        found.append([per_row, *torch.autograd.grad((per_row * weights).sum(), scores)])
+    for single, plain in zip(*found, strict=True):
+        torch.testing.assert_close(single, plain, rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_draws_the_same_factors_forward_and_backward():

@@ -251,6 +251,27 @@ def pool_backward(
 
 
 @triton.jit
+def kl_kernel(
+    TARGET_SCORES, SCORES, DIVERGENCES, SLOPES, temperature, tiles, SIGMOID: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """DIVERGENCES: KL(t || p) of a row, t of the target scores and p = softmax(SCORES); SLOPES: p - t. Grid: rows."""
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILES)
+    here = tile < tiles
+    targets = tl.load(TARGET_SCORES + row * tiles + tile, mask=here, other=-float("inf")).to(tl.float32) / temperature
+    if SIGMOID:
+        targets = tl.where(targets > 0, 0.0, targets) - tl.log(1 + tl.exp(-tl.abs(targets)))
+    scores = tl.load(SCORES + row * tiles + tile, mask=here, other=-float("inf")).to(tl.float32)
+    targets -= tl.max(targets, axis=0)
+    scores -= tl.max(scores, axis=0)
+    targets -= tl.log(tl.sum(tl.exp(targets), axis=0))
+    scores -= tl.log(tl.sum(tl.exp(scores), axis=0))
+    terms = tl.where(targets == -float("inf"), 0.0, tl.exp(targets) * (targets - scores))
+    tl.store(DIVERGENCES + row, tl.sum(terms, axis=0))
+    tl.store(SLOPES + row * tiles + tile, tl.exp(scores) - tl.exp(targets), mask=here)
+
+
+@triton.jit
 def cross_entropy_kernel(
     LOGITS, TARGETS, LOSSES, D_LOGITS, samples, classes, SAMPLES: tl.constexpr, CLASSES: tl.constexpr,
 ):  # fmt: skip

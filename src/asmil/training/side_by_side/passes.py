@@ -4,6 +4,7 @@
     scores           z = w . (tanh(V h + b_V) * sigmoid(U h + b_U)) + b_w, with dropout: everything after both products
     pooling          softmax(z) h
     cross-entropy    of each slide
+    anchor           KL(t || softmax(z)) with t from a softmax or a normalized sigmoid
     clustering loss  of CLAM, with cross-entropy: from the choice of the tiles to the loss
 
 The bags are short, so what counts is how many kernels a step has. Random numbers are those of `CountedDraws`, in the
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.attention.normalizers import Softmax
+from asmil.attention import divergences
+from asmil.attention.normalizers import NSF, Normalizer, Softmax
 from asmil.cohort.bag import Bag
 from asmil.models import clam, hdmil
 from asmil.models.attention_pool import AttentionPoolModel
@@ -36,18 +38,19 @@ from asmil.training.side_by_side.pass_kernels import (
     cross_entropy_kernel,
     gate_backward,
     gate_forward,
+    kl_kernel,
     pool_backward,
     pool_forward,
     relu_backward,
     relu_forward,
 )
-from asmil.training.side_by_side.plain_forms import Replacement, plain_cross_entropy
+from asmil.training.side_by_side.plain_forms import Replacement, plain_cross_entropy, plain_kl_to_softmax
 from asmil.training.side_by_side.stacked_function import StackedFunction
 
 ROWS, COLUMNS = 16, 64
 """A program computes so many tiles and values of each at once; half of the ones or the others if it goes over many."""
-MOST_SEARCHED = 2048
-"""Tiles of a bag that one program searches for those of most and of least attention."""
+MOST_TILES = 2048
+"""Tiles of a bag whose scores one program holds at once."""
 CHOSEN_COLUMNS = 512
 """Values of the chosen tiles that it reads at once: there is one program per bag, and it waits for its memory."""
 
@@ -87,7 +90,7 @@ def single_passes(draws: CountedDraws) -> list[Replacement]:
         config: InstanceLossConfig,
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        if config.instance_loss != "ce" or len(embedded) > MOST_SEARCHED:
+        if config.instance_loss != "ce" or len(embedded) > MOST_TILES:
             return plain_logits(embedded, scores, heads, config, mask)
         weights, biases = (torch.stack([getattr(head, name) for head in heads]) for name in ("weight", "bias"))
         inputs = {"embedded": embedded, "scores": scores.detach(), "mask": mask, "weights": weights, "biases": biases}
@@ -106,6 +109,7 @@ def single_passes(draws: CountedDraws) -> list[Replacement]:
         (ScoreNetwork, "forward", scores),
         (AttentionPoolModel, "pool_bag", pool_bag),
         (functional, "cross_entropy", _cross_entropy),
+        (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
         (instance_loss, "_any_class", clustering),
         *((method, "cluster_logits", logits_of_clusters) for method in (clam, hdmil)),
     ]
@@ -131,6 +135,14 @@ def _cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
     if options != {"reduction": "none"} or logits.ndim != 2 or targets.is_floating_point():
         return plain_cross_entropy(logits, targets, **options)
     return _CrossEntropy.apply(logits, targets)[0]  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+    if type(normalizer) not in (Softmax, NSF) or scores.shape[1] > MOST_TILES:
+        return plain_kl_to_softmax(target_scores, normalizer, scores)
+    assert isinstance(normalizer, Softmax | NSF)
+    is_sigmoid = type(normalizer) is NSF
+    return _KL.apply(target_scores.detach(), scores, normalizer.temperature, is_sigmoid)[0]  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _ReluDropout(StackedFunction):
@@ -262,6 +274,31 @@ class _CrossEntropy(StackedFunction):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (slopes,) = ctx.saved_tensors
         return gradients[0].unsqueeze(-1) * slopes, None
+
+
+class _KL(StackedFunction):
+    """Twice n x A x N scores -> the divergence of each row, n x A, and its gradient, n x A x N."""
+
+    @staticmethod
+    def forward(target_scores: Tensor, scores: Tensor, temperature: float, is_sigmoid: bool) -> tuple[Tensor, Tensor]:
+        target_scores, scores, tiles = target_scores.contiguous(), scores.contiguous(), scores.shape[-1]
+        per_row = scores.new_empty(scores.shape[:-1], dtype=torch.float32)
+        slopes = torch.empty_like(scores, dtype=torch.float32)
+        kl_kernel[(per_row.numel(),)](
+            target_scores, scores, per_row, slopes, float(temperature), tiles, is_sigmoid, _power_of_2(tiles)
+        )
+        return per_row, slopes
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return None, gradients[0].unsqueeze(-1) * slopes, None, None
 
 
 class _Clustering(StackedFunction):

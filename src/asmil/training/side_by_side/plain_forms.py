@@ -24,7 +24,8 @@ from asmil.attention.normalizers import Normalizer
 from asmil.models.blocks import folded, landmark_attention, nystrom
 
 
-def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+def plain_kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+    """`divergences.kl_to_softmax`."""
     return divergences.kl(normalizer.log(target_scores).detach(), torch.log_softmax(scores, dim=-1))
 
 
@@ -80,7 +81,7 @@ Replacement = tuple[Any, str, Any]
 PLAIN: list[Replacement] = [
     (nn.Linear, "forward", _linear),
     (functional, "cross_entropy", plain_cross_entropy),
-    (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
+    (divergences._KLToSoftmax, "apply", staticmethod(plain_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
     (nystrom._Iterate, "apply", staticmethod(_iterate)),
