@@ -251,6 +251,56 @@ def pool_backward(
 
 
 @triton.jit
+def head_forward(
+    X, WEIGHT, weight_stride, BIAS, bias_stride, OUT, rows, width, outputs,
+    OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """OUT (n x rows x outputs) = X WEIGHT^T + BIAS. Grid: rows, n."""
+    slot = tl.program_id(1).to(tl.int64)
+    row = slot * rows + tl.program_id(0)
+    own = tl.arange(0, OUTPUTS)
+    total = tl.zeros((OUTPUTS, COLUMNS), tl.float32)
+    for first in range(0, width, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        here = (own < outputs)[:, None] & (column < width)[None, :]
+        x = tl.load(X + row * width + column, mask=column < width, other=0.0).to(tl.float32)
+        at = WEIGHT + slot * weight_stride + own[:, None] * width + column[None, :]
+        total += tl.load(at, mask=here, other=0.0).to(tl.float32) * x[None, :]
+    out = tl.sum(total, axis=1)
+    if BIAS is not None:
+        out += tl.load(BIAS + slot * bias_stride + own, mask=own < outputs, other=0.0).to(tl.float32)
+    tl.store(OUT + row * outputs + own, out.to(OUT.dtype.element_ty), mask=own < outputs)
+
+
+@triton.jit
+def head_backward(
+    X, WEIGHT, weight_stride, GRADIENT, D_X, D_WEIGHT, D_BIAS, rows, width, outputs,
+    OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """All gradients. Grid: blocks of columns, n."""
+    slot = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < width
+    own = tl.arange(0, OUTPUTS)
+    here = (own < outputs)[:, None] & inside[None, :]
+    at = WEIGHT + slot * weight_stride + own[:, None] * width + column[None, :]
+    weight = tl.load(at, mask=here, other=0.0).to(tl.float32)
+    of_weight = tl.zeros((OUTPUTS, COLUMNS), tl.float32)
+    of_bias = tl.zeros((OUTPUTS,), tl.float32)
+    for number in range(rows):
+        row = slot * rows + number
+        x = tl.load(X + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.load(GRADIENT + row * outputs + own, mask=own < outputs, other=0.0).to(tl.float32)
+        of_x = tl.sum(gradient[:, None] * weight, axis=0)
+        tl.store(D_X + row * width + column, of_x.to(D_X.dtype.element_ty), mask=inside)
+        of_weight += gradient[:, None] * x[None, :]
+        of_bias += gradient
+    tl.store(D_WEIGHT + (slot * outputs + own)[:, None] * width + column[None, :], of_weight, mask=here)
+    if D_BIAS is not None:  # the same from all blocks
+        tl.store(D_BIAS + slot * outputs + own, of_bias, mask=own < outputs)
+
+
+@triton.jit
 def kl_kernel(
     TARGET_SCORES, SCORES, DIVERGENCES, SLOPES, temperature, tiles, SIGMOID: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip

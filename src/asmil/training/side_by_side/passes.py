@@ -3,6 +3,7 @@
     embedding        h = ReLU(W x + b), with dropout: everything after the product
     scores           z = w . (tanh(V h + b_V) * sigmoid(U h + b_U)) + b_w, with dropout: everything after both products
     pooling          softmax(z) h
+    head             a linear layer with few outputs, of few rows
     cross-entropy    of each slide
     anchor           KL(t || softmax(z)) with t from a softmax or a normalized sigmoid
     clustering loss  of CLAM, with cross-entropy: from the choice of the tiles to the loss
@@ -38,19 +39,23 @@ from asmil.training.side_by_side.pass_kernels import (
     cross_entropy_kernel,
     gate_backward,
     gate_forward,
+    head_backward,
+    head_forward,
     kl_kernel,
     pool_backward,
     pool_forward,
     relu_backward,
     relu_forward,
 )
-from asmil.training.side_by_side.plain_forms import Replacement, plain_cross_entropy, plain_kl_to_softmax
+from asmil.training.side_by_side.plain_forms import Replacement, plain_cross_entropy, plain_kl_to_softmax, plain_linear
 from asmil.training.side_by_side.stacked_function import StackedFunction
 
 ROWS, COLUMNS = 16, 64
 """A program computes so many tiles and values of each at once; half of the ones or the others if it goes over many."""
 MOST_TILES = 2048
 """Tiles of a bag whose scores one program holds at once."""
+FEW = 16
+"""Rows and outputs of a head up to which it is no matrix product."""
 CHOSEN_COLUMNS = 512
 """Values of the chosen tiles that it reads at once: there is one program per bag, and it waits for its memory."""
 
@@ -108,6 +113,7 @@ def single_passes(draws: CountedDraws) -> list[Replacement]:
         (TileEmbedding, "layer", layer),
         (ScoreNetwork, "forward", scores),
         (AttentionPoolModel, "pool_bag", pool_bag),
+        (nn.Linear, "forward", _linear),
         (functional, "cross_entropy", _cross_entropy),
         (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
         (instance_loss, "_any_class", clustering),
@@ -129,6 +135,13 @@ def _is_gated_pool(model: AttentionPoolModel) -> bool:
     scores = own.score is AttentionPoolModel.score and own.score_bag is AttentionPoolModel.score_bag
     is_softmax = type(normalizer) is Softmax and normalizer.temperature == 1.0
     return scores and is_softmax and not model.smoothed and _is_gated(model.attention)
+
+
+def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+    if rows.ndim > 2 or layer.out_features > FEW or rows.numel() > FEW * layer.in_features:
+        return plain_linear(layer, rows)
+    heads = _Head.apply(rows.reshape(-1, layer.in_features), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+    return heads.view(*rows.shape[:-1], layer.out_features)  # type: ignore[no-any-return]
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
@@ -250,6 +263,34 @@ class _GatedAttention(StackedFunction):
         of_embedded.baddbmm_(of_gates, gate.to(kind))
         found = of_value, of_value_bias, of_gate, of_gate_bias, of_weight, of_bias
         return of_embedded, *found, None, None, None, None, None
+
+
+class _Head(StackedFunction):
+    """n x A x I, n x O x I, n x O -> n x A x O."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, (count, rows, width), outputs = x.contiguous(), x.shape, weight.shape[1]
+        out = x.new_empty(count, rows, outputs)
+        head_forward[(rows, count)](
+            x, *_with_stride(weight), *_with_stride(bias), out, rows, width, outputs, _power_of_2(outputs), 4 * COLUMNS
+        )
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        (count, rows, width), outputs = x.shape, weight.shape[1]
+        found = [None if one is None else one.new_empty(one.shape) for one in (x, weight, bias)]
+        head_backward[(_blocks(width, COLUMNS), count)](
+            x.contiguous(), *_with_stride(weight), gradients[0].contiguous(), *found, rows, width, outputs,
+            _power_of_2(outputs), COLUMNS,
+        )  # fmt: skip
+        return tuple(found)
 
 
 class _CrossEntropy(StackedFunction):

@@ -60,7 +60,8 @@ def _log_sigmoid(values: Tensor) -> Tensor:
     return -functional.softplus(-values, threshold=50)
 
 
-def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+def plain_linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+    """A linear layer with the fewest operations."""
     product = rows @ layer.weight.t()
     return product if layer.bias is None else product + layer.bias.to(product.dtype)
 
@@ -79,7 +80,7 @@ def plain_cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tens
 Replacement = tuple[Any, str, Any]
 """The class or module of an operation, its name there, and its other form."""
 PLAIN: list[Replacement] = [
-    (nn.Linear, "forward", _linear),
+    (nn.Linear, "forward", plain_linear),
     (functional, "cross_entropy", plain_cross_entropy),
     (divergences._KLToSoftmax, "apply", staticmethod(plain_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
