@@ -36,6 +36,17 @@ def first_line(error: object) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def is_gpu_full(error: BaseException) -> bool:
+    """Whether torch has no memory left on a GPU; torch is not imported to find out."""
+    return type(error).__name__ == "OutOfMemoryError"
+
+
+GPU_FULL = (
+    "the memory of the GPU is full; end other programs that use it, or use fewer --workers, a smaller data.max_tiles "
+    "or --device cpu"
+)
+
+
 class AsmilWarning(UserWarning):
     """The input is accepted, but is probably not what was meant."""
 

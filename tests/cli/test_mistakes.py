@@ -7,6 +7,11 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+
+from asmil.cli import main
+from asmil.engine.jobs import attempt
+from asmil.errors import GPU_FULL
 
 
 @pytest.fixture
@@ -188,3 +193,13 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(asmil_command, small_coho
     assert not list(out.rglob("*.partial"))
     again = asmil_command(*command[3:], "--set", "training.epochs=2")
     assert again.returncode == 0, again.stderr
+
+
+def test_a_full_gpu_is_told_without_a_traceback(monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 170.00 MiB.")
+
+    assert attempt(full, "job") == (None, GPU_FULL)
+    monkeypatch.setattr(main, "app", full)
+    assert main._run() == 1
+    assert GPU_FULL in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asmil import AsmilError
 from asmil.engine import InlineEngine
@@ -77,11 +79,21 @@ def test_a_part_that_fails_is_named_and_the_others_are_kept(small_cohort, one_by
     assert {event[:2] for event in seen.events} == {("training", 0), ("already", 1)}
 
 
-def test_parts_keep_all_workers_busy():
-    assert split_run(4, (0, 1, 2), 4, whole_folds=False) == [FoldSeeds(fold, (0, 1, 2)) for fold in range(4)]
-    assert split_run(1, (5, 6, 7), 2, whole_folds=False) == [FoldSeeds(0, (5,)), FoldSeeds(0, (6, 7))]
-    assert len(split_run(2, (0, 1, 2), 100, whole_folds=False)) == 6
-    assert len(split_run(2, (0, 1, 2), 100, whole_folds=True)) == 2
+@given(folds=st.integers(1, 6), seeds=st.integers(1, 5), workers=st.integers(1, 40), whole_folds=st.booleans())
+def test_shares_are_nearly_equal_and_hold_every_training_once(folds, seeds, workers, whole_folds):
+    shares = split_run(folds, range(seeds), workers, whole_folds=whole_folds)
+    trained = [(part.fold, seed) for share in shares for part in share.parts for seed in part.seeds]
+    assert sorted(trained) == [(fold, seed) for fold in range(folds) for seed in range(seeds)]
+    unit = seeds if whole_folds else 1
+    assert len(shares) == min(workers, folds * seeds // unit)
+    sizes = [sum(len(part.seeds) for part in share.parts) for share in shares]
+    assert max(sizes) - min(sizes) <= unit
+
+
+def test_seeds_of_a_fold_stay_together():
+    first, second = split_run(5, (0, 1, 2), 2, whole_folds=False)
+    assert str(first) == "fold 0, seed 0, 1, 2; fold 1, seed 0, 1, 2; fold 2, seed 0"
+    assert second.parts[0] == FoldSeeds(2, (1, 2))
 
 
 def test_trainings_share_a_gpu_by_its_memory():

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from asmil.console import make_streams_safe, messages, say
-from asmil.errors import AsmilError, AsmilWarning, printable
+from asmil.errors import GPU_FULL, AsmilError, AsmilWarning, is_gpu_full, printable
 from asmil.files import is_disk_full
 from asmil.machine.process import own_process
 from asmil.version import __version__
@@ -126,6 +126,10 @@ def _run() -> int:
         if error.filename is None:
             raise
         return _failed(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
+    except RuntimeError as error:
+        if is_gpu_full(error):
+            return _failed(f"{GPU_FULL}; what is done is kept: run the command again to resume", 1)
+        raise
     except (KeyboardInterrupt, typer.Abort) as error:
         return _failed(str(error) or "interrupted; run the same command again to resume", 130)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from asmil.errors import AsmilError
+from asmil.errors import GPU_FULL, AsmilError, is_gpu_full
 
 _LONGEST_MESSAGE = 400
 
@@ -105,6 +105,8 @@ def attempt(worker: Worker, job: Any) -> tuple[Any | None, str | None]:
 
 def describe_bug(error: BaseException) -> str:
     """An unexpected error in one line: type, message, and the innermost line of code."""
+    if is_gpu_full(error):
+        return GPU_FULL
     message = one_line(str(error))
     described = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)

@@ -88,6 +88,16 @@ class FoldSeeds:
         return f"fold {self.fold}, seed {', '.join(map(str, self.seeds))}"
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one worker trains at a time, side by side where the executor can."""
+
+    parts: tuple[FoldSeeds, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.parts))
+
+
 class Trainings:
     """The trainings of a run that one process runs."""
 
@@ -213,7 +223,8 @@ class _MakeTrainer:
         torch.set_num_threads(self.threads)
         asked = self.part.config.training.device
         device = choose_device(place.device if asked in ("auto", "cuda") else asked)
-        return self.part.open(device, _Reporter(place.report)).train
+        trainings = self.part.open(device, _Reporter(place.report))
+        return lambda share: trainings.train(*share.parts)
 
 
 class _Reporter(RunObserver):
@@ -242,7 +253,7 @@ class _Reporter(RunObserver):
 class TrainingEngine(Machine):
     """Where the folds and seeds of a run are trained at the same time; the device is that of the settings.
 
-    workers: None: on GPUs as many as their memory takes, else as many as the cores have threads for
+    workers: None: on GPUs as many as their memory takes, else one for each core
     """
 
     def __post_init__(self) -> None:
@@ -257,8 +268,7 @@ class TrainingEngine(Machine):
         if self.uses_ray():
             return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1, note=observer.note)
         devices = gpu_places(feature_bytes) if choose_device(device).type == "cuda" else ["cpu"]
-        default = len(devices) if devices != ["cpu"] else max(1, physical_cores() // torch.get_num_threads())
-        workers = self.workers or default
+        workers = self.workers or (len(devices) if devices != ["cpu"] else physical_cores())
         return LocalEngine(workers, concurrency=1, devices=devices, note=observer.note, report=forward)
 
 
@@ -274,14 +284,27 @@ def trainings_that_fit(free: int, feature_bytes: int) -> int:
     return how_many_fit(free, feature_bytes + CONTEXT_BYTES, MOST_ON_ONE_GPU)
 
 
-def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: bool) -> list[FoldSeeds]:
-    """The parts of a run: as few as keep all workers busy, since seeds of one fold share their features.
+def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: bool) -> list[Share]:
+    """A run as one share for each worker, of nearly equal size; seeds of a fold stay together where they can.
 
     whole_folds: keep all seeds of a fold together, since the fold chooses its settings once
     """
-    pieces = 1 if whole_folds else min(len(seeds), -(-workers // n_folds))
-    bounds = [len(seeds) * i // pieces for i in range(pieces + 1)]
-    return [FoldSeeds(fold, tuple(seeds[first:last])) for fold in range(n_folds) for first, last in pairwise(bounds)]
+    smallest = [
+        FoldSeeds(fold, part)
+        for fold in range(n_folds)
+        for part in ([tuple(seeds)] if whole_folds else [(seed,) for seed in seeds])
+    ]
+    count = min(workers, len(smallest))
+    bounds = [len(smallest) * i // count for i in range(count + 1)]
+    return [Share(_joined(smallest[first:last])) for first, last in pairwise(bounds)]
+
+
+def _joined(parts: Sequence[FoldSeeds]) -> tuple[FoldSeeds, ...]:
+    """The same trainings, with one part for each fold."""
+    by_fold: dict[int, tuple[int, ...]] = {}
+    for part in parts:
+        by_fold[part.fold] = by_fold.get(part.fold, ()) + part.seeds
+    return tuple(FoldSeeds(fold, seeds) for fold, seeds in by_fold.items())
 
 
 def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer: RunObserver) -> None:
@@ -289,12 +312,12 @@ def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer
     config = part.config
     engine = asked.build(config.training.device, _feature_bytes(part), observer)
     workers = getattr(engine, "workers", None) or len(config.all_seeds) * n_folds
-    parts = split_run(n_folds, config.all_seeds, workers, whole_folds=bool(config.nested.folds))
-    outcomes = engine.run(_MakeTrainer(part, _threads_each(engine)), parts)
+    shares = split_run(n_folds, config.all_seeds, workers, whole_folds=bool(config.nested.folds))
+    outcomes = engine.run(_MakeTrainer(part, _threads_each(engine)), shares)
     failed = [f"{outcome.job}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     if failed:
         raise AsmilError(
-            f"{len(failed)} of {len(parts)} parts of the run failed ({failed[0]}); the others are complete; run the "
+            f"{len(failed)} of {len(shares)} parts of the run failed ({failed[0]}); the others are complete; run the "
             "same command again to train the rest"
         )
 
