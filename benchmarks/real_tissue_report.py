@@ -38,6 +38,8 @@ PUBLISHED_SURVIVAL = {"AMIL": "attention MIL", "HIPT_LGP[vit4k_xs_dino]_freeze_[
 STARTS = ("paper", "no_anchor")
 FEW = "witnesses 10"
 """The transplants of the README."""
+CONTRIBUTIONS = ("contribution", "attention_logit")
+"""Maps of what each tile adds to the answer."""
 PERMUTED = "permuted labels"
 """In the name of the cohort whose labels were permuted."""
 
@@ -244,9 +246,18 @@ class Study:
             (worst,), (best,) = _rows(rows.nsmallest(1, "auc")), _rows(rows.nlargest(1, "auc"))
             highest = f"{best['variant']} {_interval(best, 'auc', '.2f')}"
             parts.append(f"{cohort}: highest {highest}, lowest {worst['variant']} {worst['auc']:.2f}")
-        return (
-            f"**Tile AUC of the methods' own maps on colon, {'; '.join(parts)}.** {self.permuted()} {self.untrained()}"
-        )
+        found = f"**Tile AUC of the methods' own maps on colon, {'; '.join(parts)}.**"
+        return f"{found}{self._weighted()} {self.permuted()} {self.untrained()}"
+
+    def _weighted(self) -> str:
+        """Attention beside attention times what the model says of a tile, on the nuclei of colon."""
+        assert self.maps is not None
+        nuclei = self.maps[self.maps["cohort"] == "nuclei"].pivot(index="variant", columns="kind", values="auc")
+        if not {"attention", "attention_logit"} <= set(nuclei):
+            return ""
+        both = nuclei.dropna(subset=["attention", "attention_logit"])
+        pairs = [f"{name} {row['attention']:.2f} and {row['attention_logit']:.2f}" for name, row in both.iterrows()]
+        return f" Attention, and attention times the tile's own logit: {_listed(pairs)}."
 
     def permuted(self) -> str:
         """Whether models that were trained on permuted labels predict nothing."""
@@ -284,15 +295,18 @@ class Study:
             "area": "faithfulness",
             "initial_auc": "before training",
         }
+        signed = _by_key(self.maps[self.maps["kind"].isin(CONTRIBUTIONS) & (self.maps["cohort"] == "nuclei")])
         rows = []
         for variant in dict.fromkeys(own["variant"]):
             found = [by_key.get((variant, cohort)) for cohort in cohorts]
             nuclei = by_key.get((variant, "nuclei"), {})
             cells = [_interval(row, "auc", ".2f") if row else "" for row in found]
-            rows.append(
-                [variant, (found[0] or {}).get("kind", ""), *cells, *(_shown(nuclei.get(k), ".2f") for k in more)]
-            )
-        return markdown_table(["", "map", *(f"{cohort}: AUC" for cohort in cohorts), *more.values()], rows, words=2)
+            cells += [_shown(nuclei.get(name), ".2f") for name in more]
+            contribution = signed.get((variant, "nuclei"))
+            cells.append("" if contribution is None else _interval(contribution, "auc", ".2f"))
+            rows.append([variant, (found[0] or {}).get("kind", ""), *cells])
+        headers = ["", "map", *(f"{cohort}: AUC" for cohort in cohorts), *more.values(), "contributions, nuclei: AUC"]
+        return markdown_table(headers, rows, words=2)
 
     def few_witnesses(self) -> str:
         """Which variants differ from ABMIL in telling slides with few witnesses from those without."""
