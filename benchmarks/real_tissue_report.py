@@ -32,7 +32,18 @@ EXPLAINED_SHARE = 0.8
 WITHIN = -0.005
 """The largest loss to tuned ABMIL and to the tuned linear probe that a recommended setting of ASMIL may have."""
 TITLES = {"brca": "BRCA", "nsclc": "NSCLC", "blca": "BLCA", "gbmlgg": "GBMLGG", "luad": "LUAD", "ucec": "UCEC"}
-ARMS = {"official": "as printed", "repaired": "repaired", "quarter": "a quarter", "sites": "site left out"}
+ARMS = {
+    "official": "as printed",
+    "repaired": "repaired",
+    "quarter": "a quarter of the patients",
+    "sites": "site left out",
+}
+IN_WORDS = {
+    "official": "with splits as printed",
+    "repaired": "with repaired splits",
+    "quarter": "with a quarter of the patients",
+    "sites": "with a site left out",
+}
 PUBLISHED = {"mil": "attention MIL", "clam_sb": "CLAM-SB", "hipt_lgp[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 PUBLISHED_SURVIVAL = {"AMIL": "attention MIL", "HIPT_LGP[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 STARTS = ("paper", "no_anchor")
@@ -90,13 +101,26 @@ class Study:
         means = anchored.groupby("variant")[["jsd_late", "effective_share"]].mean()
         none, nsf_1 = means.loc["abmil, none"], means.loc["abmil, nsf 1"]
         return (
-            f"On real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: tuned alike, macro-AUC is {scores[0]} for "
-            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}. The "
-            f"anchor calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, "
-            f"{nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective share "
-            f"{none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So "
+            f"On real tissue and tuned alike, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} "
+            f"for ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}"
+            f"{self._other_splits_of('asmil')}. The anchor calms attention (late JSD of ABMIL "
+            f"{none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective "
+            f"share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So "
             "ASMIL is good for repeating its paper and for studying attention that does not move; for a classifier, "
             "train `abmil` and `linear` first, and compare."
+        )
+
+    def _other_splits_of(self, variant: str) -> str:
+        """Where a variant is shown to differ from ABMIL under other splits, as part of a sentence."""
+        table = self.table("splits")
+        if table is None:
+            return ""
+        shown = table[(table["p_holm"] < LEVEL) & (table["variant"] == variant)]
+        by_key = _by_key(table)
+        return "".join(
+            f"; with fixed settings it is {'better' if row['difference'] > 0 else 'worse'} on {_split(row['cohort'])} "
+            f"({row['value']:.3f}; ABMIL {by_key['abmil', row['cohort']]['value']:.3f})"
+            for row in _rows(shown)
         )
 
     def _mean_survival(self) -> str:
@@ -143,7 +167,8 @@ class Study:
         shown = "; ".join(f"{name} {_by_cohort(table, name)}" for name in NAMED if name in set(table["variant"]))
         answer = f"{_are(by_verdict['better'], 'better than ABMIL')}; {_are(by_verdict['worse'], 'worse')}"
         undecided = f"undecided: {len(by_verdict['undecided'])} of {len(self.verdicts)} variants"
-        return f"**{answer[0].upper()}{answer[1:]}; {undecided}.** Macro-AUC: {shown}."
+        found = f"**{answer[0].upper()}{answer[1:]}; {undecided}.** Macro-AUC: {shown}."
+        return f"{found}{self.other_splits()}"
 
     def short_subtyping_table(self) -> str:
         """Question 1: what is shown to differ, the best variants, and those that readers know."""
@@ -159,6 +184,17 @@ class Study:
         """Scores and differences of question 1, best mean first."""
         table = self.table("subtyping")
         return NOT_RUN if table is None else scores_table(table, "difference to abmil", self.verdicts)
+
+    def other_splits(self) -> str:
+        """What is shown under the authors' splits and others, in a sentence; empty if nothing was run."""
+        table = self.table("splits")
+        if table is None:
+            return ""
+        shown = [
+            f"{row['variant']} {row['difference']:+.3f} on {_split(row['cohort'])}"
+            for row in _rows(table[table["p_holm"] < LEVEL])
+        ]
+        return f" Shown differences to ABMIL on other splits, with fixed settings: {_listed(shown) or 'none'}."
 
     def splits_table(self) -> str:
         """Macro-AUC under the authors' splits and others, beside the authors' results."""
@@ -588,6 +624,16 @@ def _by_cohort(table: pd.DataFrame, variant: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
+
+
+def _split(cohort: str) -> str:
+    """A cohort of other splits, in words.
+
+    >>> _split("brca, sites")
+    'BRCA with a site left out'
+    """
+    name, arm = cohort.split(", ")
+    return f"{TITLES[name]} {IN_WORDS[arm]}"
 
 
 def _are(names: Sequence[str], what: str) -> str:
