@@ -105,8 +105,8 @@ class Study:
             f"for ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}"
             f"{self._other_splits_of('asmil')}. The anchor calms attention (late JSD of ABMIL "
             f"{none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective "
-            f"share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. So "
-            "ASMIL is good for repeating its paper and for studying attention that does not move; for a classifier, "
+            f"share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. "
+            "So ASMIL is good for repeating its paper and for studying attention that does not move; for a classifier, "
             "train `abmil` and `linear` first, and compare."
         )
 
