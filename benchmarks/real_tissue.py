@@ -224,7 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asmil, tuned = (yaml.safe_load((STUDIES / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping"))
         study = real_tissue_report.Study(given.records)
         if left := study.unfinished("asmil"):
-            raise SystemExit(f"the combination follows from all changes; with records: {left[0]}")
+            raise SystemExit(
+                f"the combination needs all runs of real_asmil.yaml; with records: {left[0]}; run the sweep again"
+            )
         sweep = combined_sweep(study, asmil, tuned)
         write_text(given.out, yaml.safe_dump(sweep, sort_keys=False))
         return

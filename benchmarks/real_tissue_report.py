@@ -101,51 +101,45 @@ class Study:
         means = anchored.groupby("variant")[["jsd_late", "effective_share"]].mean()
         none, nsf_1 = means.loc["abmil, none"], means.loc["abmil, nsf 1"]
         return (
-            f"On real tissue and tuned alike, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} "
-            f"for ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._mean_survival()}"
-            f"{self._other_splits_of('asmil')}. The anchor calms attention (late JSD of ABMIL "
-            f"{none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which is then nearly flat (effective "
-            f"share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); {gained}{self._few_witnesses()}. "
-            "So ASMIL is good for repeating its paper and for studying attention that does not move; for a classifier, "
-            "train `abmil` and `linear` first, and compare."
+            f"Tuned alike on real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} for "
+            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._untuned('asmil')}. The anchor calms "
+            f"attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which is "
+            f"then nearly flat (effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); "
+            f"{gained}{self._few_witnesses()}. So ASMIL is good for repeating its paper and for studying attention "
+            "that does not move; for a classifier, train `abmil` and `linear` first, and compare."
         )
 
-    def _other_splits_of(self, variant: str) -> str:
-        """Where a variant is shown to differ from ABMIL under other splits, as part of a sentence."""
-        table = self.table("splits")
-        if table is None:
-            return ""
-        shown = table[(table["p_holm"] < LEVEL) & (table["variant"] == variant)]
-        by_key = _by_key(table)
-        return "".join(
-            f"; with fixed settings it is {'better' if row['difference'] > 0 else 'worse'} on {_split(row['cohort'])} "
-            f"({row['value']:.3f}; ABMIL {by_key['abmil', row['cohort']]['value']:.3f})"
-            for row in _rows(shown)
-        )
-
-    def _mean_survival(self) -> str:
-        """The mean C-index of ASMIL, ABMIL and the linear probe, as the end of a sentence; empty if one was not run."""
-        table = self.table("survival")
-        if table is None:
-            return ""
-        means = complete_means(table)
-        if not means.keys() >= {"asmil", "abmil", "linear"}:
-            return ""
-        first, second, third = (f"{means[name]:.3f}" for name in ("asmil", "abmil", "linear"))
-        cohorts = table["cohort"].nunique()
-        return f"; in the same order, the mean C-index of {cohorts} survival cohorts is {first}, {second} and {third}"
+    def _untuned(self, variant: str) -> str:
+        """A variant and ABMIL with fixed settings: survival, and splits where a difference is shown; the end of a sentence."""
+        parts = []
+        survival, splits = self.table("survival"), self.table("splits")
+        means = {} if survival is None else complete_means(survival)
+        if survival is not None and means.keys() >= {variant, "abmil"}:
+            cohorts = survival["cohort"].nunique()
+            parts.append(
+                f"the mean C-index of {cohorts} survival cohorts is {means[variant]:.3f} (ABMIL {means['abmil']:.3f})"
+            )
+        if splits is not None:
+            by_key = _by_key(splits)
+            for row in _rows(splits[(splits["p_holm"] < LEVEL) & (splits["variant"] == variant)]):
+                other = _other_cohort(row["cohort"])
+                word = "better" if row["difference"] > 0 else "worse"
+                alone = "" if (variant, other) in by_key else f"; {TITLES[other.split(', ')[0]]} was not run"
+                parts.append(
+                    f"AUC is shown to be {word} on {_split(row['cohort'])} ({row['value']:.3f}, ABMIL "
+                    f"{by_key['abmil', row['cohort']]['value']:.3f}{alone})"
+                )
+        return f"; with fixed settings, {' and '.join(parts)}" if parts else ""
 
     def _few_witnesses(self) -> str:
-        """Slides with few tiles of another tissue, with and without the anchor, as the end of a sentence."""
+        """What NSF does to ABMIL where a slide has few tiles of another tissue, as the end of a sentence."""
         table = self.table("transplants")
-        by_key = {} if table is None else _by_key(table)
-        asked = [by_key.get((name, FEW)) for name in ("asmil", "asmil, no anchor", "abmil")]
-        found = [f"{row['value']:.2f}" for row in asked if row is not None]
-        if len(found) < len(asked):
+        row = {} if table is None else _by_key(table).get(("abmil, nsf", FEW), {})
+        if not row or row["p_holm"] >= LEVEL:
             return ""
         return (
-            f", and where a slide has only {FEW.split()[1]} tiles of another tissue, AUC is {found[0]} with the "
-            f"anchor, {found[1]} without and {found[2]} for ABMIL"
+            f", and in an artificial cohort where a slide has only {FEW.split()[1]} tiles of another tissue, NSF "
+            f"changes the AUC of ABMIL from {row['value'] - row['difference']:.2f} to {row['value']:.2f}"
         )
 
     # Question 1
@@ -281,7 +275,8 @@ class Study:
         for cohort, rows in own[own["cohort"].isin(["nuclei", "grid"])].groupby("cohort", sort=False):
             (worst,), (best,) = _rows(rows.nsmallest(1, "auc")), _rows(rows.nlargest(1, "auc"))
             highest = f"{best['variant']} {_interval(best, 'auc', '.2f')}"
-            parts.append(f"{cohort}: highest {highest}, lowest {worst['variant']} {worst['auc']:.2f}")
+            lowest = f"{worst['variant']} {_interval(worst, 'auc', '.2f')}"
+            parts.append(f"{cohort} of {best['slides']:.0f} slides: highest {highest}, lowest {lowest}")
         found = f"**Tile AUC of the methods' own maps on colon, {'; '.join(parts)}.**"
         return f"{found}{self._weighted()} {self.permuted()} {self.untrained()}"
 
@@ -349,14 +344,13 @@ class Study:
         table = self.table("transplants")
         if table is None:
             return NOT_RUN
-        better, worse = (
-            "; ".join(
-                f"with {cohort.split()[1]}: {_listed(rows['variant'].tolist())}"
-                for cohort, rows in by_witnesses(table[(table["p_holm"] < LEVEL) & (sign * table["difference"] > 0)])
-            )
-            for sign in (1, -1)
-        )
-        return f"**Better than ABMIL {better or 'is none'}. Worse {worse or 'is none'}.** A slide's AUC by witnesses."
+        parts = []
+        for cohort, rows in by_witnesses(table[table["p_holm"] < LEVEL]):
+            for sign, word in ((1, "better"), (-1, "worse")):
+                names = rows[sign * rows["difference"] > 0]["variant"].tolist()
+                if names:
+                    parts.append(f"with {cohort.split()[1]}, {word}: {_listed(names)}")
+        return f"**Compared with ABMIL by the number of witnesses: {' | '.join(parts) or 'no difference is shown'}.**"
 
     def transplants_table(self) -> str:
         """AUC of slides by the number of witnesses."""
@@ -436,7 +430,7 @@ class Study:
         found = pd.DataFrame(rows)
         cohorts = list(values.columns)
         found["mean"] = found[cohorts].mean(axis=1, skipna=False)
-        found["helps"] = (found[cohorts] > 0).all(axis=1)
+        found["helps"] = (found[cohorts] > 0).all(axis=1) & (len(cohorts) > 1)
         return found.sort_values("mean", ascending=False, ignore_index=True)
 
     def what_changes_asmil(self) -> str:
@@ -454,8 +448,18 @@ class Study:
             for start, rows in changes.groupby("start", sort=False)
         ]
         return (
-            f"**Changes that help on both cohorts, {'; '.join(helping)}.** Macro-AUC: {shown}. {self.recommendation()}"
+            f"{self._below_abmil(table)} Macro-AUC: {shown}. Changes with a higher AUC than the start on both cohorts "
+            f"(not tested): {'; '.join(helping)}. {self.recommendation()}"
         )
+
+    @staticmethod
+    def _below_abmil(table: pd.DataFrame) -> str:
+        """How many settings of ASMIL are below ABMIL, and which are shown to be."""
+        of_asmil = table[table["variant"].str.partition(", ")[0].isin(STARTS)]
+        below = of_asmil[of_asmil["difference"] < 0]
+        shown = [f"{row['variant']} ({TITLES[row['cohort']]})" for row in _rows(below[below["p_holm"] < LEVEL])]
+        found = f"**{len(below)} of {len(of_asmil)} AUCs of ASMIL are below that of ABMIL"
+        return f"{found}; shown for {_listed(shown)}.**" if shown else f"{found}; none is shown to be.**"
 
     def changes_table(self) -> str:
         """The changes that help on both cohorts, and the five others with the highest mean."""
@@ -489,7 +493,7 @@ class Study:
     def recommendation(self) -> str:
         """What becomes `recommended`, in a sentence."""
         if self.unfinished():
-            return "Preset `recommended`: not decided before all runs have records."
+            return "Preset `recommended`: not decided before all planned runs have records."
         found = [f"{method}: {setting}" for method, setting in self.recommended().items()]
         if "asmil" not in self.recommended():
             found.append("ASMIL: no setting with an anchor is as good as ABMIL and the linear probe, so it has none")
@@ -623,7 +627,12 @@ def _by_cohort(table: pd.DataFrame, variant: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
+    """In a row; separated by semicolons if a name has a comma.
+
+    >>> _listed(["abmil", "dsmil"]), _listed(["abmil, nsf", "abmil"])
+    ('abmil, dsmil', 'abmil, nsf; abmil')
+    """
+    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def _split(cohort: str) -> str:
@@ -634,6 +643,16 @@ def _split(cohort: str) -> str:
     """
     name, arm = cohort.split(", ")
     return f"{TITLES[name]} {IN_WORDS[arm]}"
+
+
+def _other_cohort(cohort: str) -> str:
+    """The same splits of the other cohort.
+
+    >>> _other_cohort("brca, sites")
+    'nsclc, sites'
+    """
+    name, arm = cohort.split(", ")
+    return f"{'nsclc' if name == 'brca' else 'brca'}, {arm}"
 
 
 def _are(names: Sequence[str], what: str) -> str:

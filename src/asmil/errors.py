@@ -38,13 +38,10 @@ def first_line(error: object) -> str:
 
 def is_gpu_full(error: BaseException) -> bool:
     """Whether torch has no memory left on a GPU; torch is not imported to find out."""
-    return type(error).__name__ == "OutOfMemoryError"
+    return type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch")
 
 
-GPU_FULL = (
-    "the memory of the GPU is full; end other programs that use it, or use fewer --workers, a smaller data.max_tiles "
-    "or --device cpu"
-)
+GPU_FULL = "the memory of the GPU is full; end other programs that use it, start fewer workers, or use --device cpu"
 
 
 class AsmilWarning(UserWarning):

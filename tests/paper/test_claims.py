@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import get_args
 
 import pandas as pd
 import pytest
@@ -13,7 +12,6 @@ from asmil.errors import AsmilError
 from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.listing import claims, rule
 from asmil.paper.claims.measured import Measured
-from asmil.paper.claims.ruling import Verdict
 from asmil.paper.recipes import RECIPES
 from asmil.reporting import Interval
 
@@ -35,10 +33,8 @@ def test_comparisons_name_rows_and_data_sets_of_their_tables():
 
 
 @pytest.mark.parametrize("name", [*mathematics.RULES, *in_print.RULES])
-def test_rules_without_trainings_give_a_verdict_and_a_reason(name):
-    ruling = {**mathematics.RULES, **in_print.RULES}[name]()
-    assert ruling.verdict in get_args(Verdict)
-    assert ruling.why
+def test_rules_without_trainings_give_a_reason(name):
+    assert {**mathematics.RULES, **in_print.RULES}[name]().why
 
 
 def test_known_verdicts():

@@ -25,12 +25,17 @@ class Seen(RunObserver):
         self.events.append(("training", fold, seed))
 
 
-class Here(TrainingEngine):
-    """Parts are sent as to another process, but trained in this one."""
+class OneWorker(InlineEngine):
+    workers = 1
 
-    def build(self, device, feature_bytes, observer):
-        del device, feature_bytes
-        return InlineEngine(1, "cpu", lambda event: getattr(observer, event[0])(*event[1:]))
+
+class Here(TrainingEngine):
+    """Shares are sent as to another process, but trained in this one."""
+
+    def build(self, device, feature_bytes, trainings, observer):
+        del device, feature_bytes, trainings
+        engine = InlineEngine if self.workers is None else OneWorker
+        return engine(1, "cpu", lambda event: getattr(observer, event[0])(*event[1:]))
 
 
 @pytest.fixture(scope="module")
@@ -60,23 +65,30 @@ def test_processes_have_the_results_of_one_by_one(small_cohort, one_by_one, tmp_
     assert len(seen.events) == 4
 
 
-def test_a_part_that_fails_is_named_and_the_others_are_kept(small_cohort, one_by_one, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_part_that_fails_is_named_and_the_others_are_kept(small_cohort, one_by_one, tmp_path, monkeypatch, workers):
     from asmil.training import run_parts
 
     train = run_parts.Trainings.train
 
-    def failing(self, part):
-        if part.fold == 0:
+    def failing(self, *parts):
+        if any(part.fold == 0 for part in parts):
             raise AsmilError("on purpose")
-        train(self, part)
+        train(self, *parts)
 
     monkeypatch.setattr(run_parts.Trainings, "train", failing)
-    with pytest.raises(AsmilError, match=r"fold 0.*on purpose"):
-        train_run(small_cohort, tmp_path / "run", CONFIG, engine=Here())
+    with pytest.raises(AsmilError, match=r"fold 0.*on purpose") as told:
+        train_run(small_cohort, tmp_path / "run", CONFIG, engine=Here(workers=workers))
+    assert "fold 1" not in str(told.value)
     monkeypatch.setattr(run_parts.Trainings, "train", train)
     seen = Seen()
     assert_same(train_run(small_cohort, tmp_path / "run", CONFIG, observer=seen, engine=Here()), one_by_one)
     assert {event[:2] for event in seen.events} == {("training", 0), ("already", 1)}
+
+
+def test_there_are_no_more_workers_than_trainings():
+    engine = TrainingEngine("local", workers=64).build("cpu", 0, 5, RunObserver())
+    assert engine.workers == 5
 
 
 @given(folds=st.integers(1, 6), seeds=st.integers(1, 5), workers=st.integers(1, 40), whole_folds=st.booleans())

@@ -128,7 +128,7 @@ def _run() -> int:
         return _failed(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
     except RuntimeError as error:
         if is_gpu_full(error):
-            return _failed(f"{GPU_FULL}; what is done is kept: run the command again to resume", 1)
+            return _failed(GPU_FULL, 1)
         raise
     except (KeyboardInterrupt, typer.Abort) as error:
         return _failed(str(error) or "interrupted; run the same command again to resume", 130)

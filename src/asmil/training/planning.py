@@ -47,7 +47,7 @@ LONG_BAG = 50_000
 SAMPLED_TILES = 20_000
 TRIAL_TILES = 4_000
 SIDE_BY_SIDE_GAIN = 2.0
-"""How many times as fast trainings are side by side on a CPU, at least (docs/results/tables_performance.md)."""
+"""How many times as fast trainings of `abmil` are side by side on a CPU, at least (docs/performance.md)."""
 ANCHOR_COST = 1.4
 """Approximate cost of a step with the anchor relative to one without (docs/anchor_cost.md)."""
 

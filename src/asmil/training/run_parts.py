@@ -24,7 +24,7 @@ from asmil.cohort.source import bag_bytes
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
-from asmil.engine.jobs import Report
+from asmil.engine.jobs import Report, attempt
 from asmil.engine.machine import Machine, choose_device
 from asmil.errors import AsmilError
 from asmil.machine.cores import physical_cores
@@ -101,7 +101,9 @@ class Share:
 class Trainings:
     """The trainings of a run that one process runs."""
 
-    def __init__(self, part: RunPart, device: torch.device, observer: RunObserver, processes: OneProcess) -> None:
+    def __init__(
+        self, part: RunPart, device: torch.device, observer: RunObserver, processes: OneProcess, sharers: int
+    ) -> None:
         config, cohort = part.config, part.cohort
         self.config, self.cohort, self.observer = config, cohort, observer
         self.folder = RunLayout(part.folder)
@@ -116,7 +118,7 @@ class Trainings:
             part.folder / "cache",
             model.prepare,
             packing=packing,
-            processes=processes.on_this_machine,
+            processes=max(sharers, processes.on_this_machine),
         )
         covariates = parse_covariates(config.data.covariates)
         self.data = TrainingData(
@@ -194,10 +196,12 @@ class RunPart:
     folder: Path
     in_features: int
 
-    def open(self, device: torch.device, observer: RunObserver, processes: OneProcess | None = None) -> Trainings:
-        """Prepare for training on a device."""
+    def open(
+        self, device: torch.device, observer: RunObserver, processes: OneProcess | None = None, sharers: int = 1
+    ) -> Trainings:
+        """Prepare for training on a device; sharers: the workers that read the same bags and share its memory."""
         method_name(self.config.method)  # registers a user-defined method in a new process
-        return Trainings(self, device, observer, processes or OneProcess())
+        return Trainings(self, device, observer, processes or OneProcess(), sharers)
 
 
 def follow(processes: OneProcess) -> None:
@@ -213,7 +217,7 @@ def follow(processes: OneProcess) -> None:
 class _MakeTrainer:
     """Called in every worker process.
 
-    threads: the same number as in the caller, since the number of threads affects rounding
+    threads: of each worker; the number of threads affects rounding
     """
 
     part: RunPart
@@ -223,8 +227,19 @@ class _MakeTrainer:
         torch.set_num_threads(self.threads)
         asked = self.part.config.training.device
         device = choose_device(place.device if asked in ("auto", "cuda") else asked)
-        trainings = self.part.open(device, _Reporter(place.report))
-        return lambda share: trainings.train(*share.parts)
+        trainings = self.part.open(device, _Reporter(place.report), sharers=place.sharers)
+        return partial(train_share, trainings)
+
+
+def train_share(trainings: Trainings, share: Share) -> list[str]:
+    """Train a share; which parts failed, with the reasons. If one fails, the others are trained one by one."""
+    _, error = attempt(lambda whole: trainings.train(*whole.parts), share)
+    if error is None:
+        return []
+    if len(share.parts) == 1:
+        return [f"{share}: {error}"]
+    ends = [(part, attempt(trainings.train, part)[1]) for part in share.parts]
+    return [f"{part}: {error}" for part, error in ends if error is not None]
 
 
 class _Reporter(RunObserver):
@@ -253,14 +268,14 @@ class _Reporter(RunObserver):
 class TrainingEngine(Machine):
     """Where the folds and seeds of a run are trained at the same time; the device is that of the settings.
 
-    workers: None: on GPUs as many as their memory takes, else one for each core
+    workers: None: on GPUs as many as their memory takes, else one for each core; never more than there are trainings
     """
 
     def __post_init__(self) -> None:
         self.uses_ray()  # refuses what does not exist before anything is read
 
-    def build(self, device: str, feature_bytes: int, observer: RunObserver) -> Engine:
-        """The engine for trainings whose features need this many bytes on a GPU."""
+    def build(self, device: str, feature_bytes: int, trainings: int, observer: RunObserver) -> Engine:
+        """The engine for so many trainings, whose features need this many bytes on a GPU."""
 
         def forward(event: tuple[Any, ...]) -> None:
             getattr(observer, event[0])(*event[1:])
@@ -269,6 +284,7 @@ class TrainingEngine(Machine):
             return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1, note=observer.note)
         devices = gpu_places(feature_bytes) if choose_device(device).type == "cuda" else ["cpu"]
         workers = self.workers or (len(devices) if devices != ["cpu"] else physical_cores())
+        workers = min(workers, trainings)
         return LocalEngine(workers, concurrency=1, devices=devices, note=observer.note, report=forward)
 
 
@@ -310,15 +326,18 @@ def _joined(parts: Sequence[FoldSeeds]) -> tuple[FoldSeeds, ...]:
 def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer: RunObserver) -> None:
     """Train all folds and seeds of a run on an engine; a failure does not stop the others."""
     config = part.config
-    engine = asked.build(config.training.device, _feature_bytes(part), observer)
-    workers = getattr(engine, "workers", None) or len(config.all_seeds) * n_folds
-    shares = split_run(n_folds, config.all_seeds, workers, whole_folds=bool(config.nested.folds))
-    outcomes = engine.run(_MakeTrainer(part, _threads_each(engine)), shares)
-    failed = [f"{outcome.job}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
+    nested = bool(config.nested.folds)
+    trainings = n_folds * (1 if nested else len(config.all_seeds))
+    engine = asked.build(config.training.device, _feature_bytes(part), trainings, observer)
+    workers = getattr(engine, "workers", None) or trainings
+    shares = split_run(n_folds, config.all_seeds, workers, whole_folds=nested)
+    failed: list[str] = []
+    for outcome in engine.run(_MakeTrainer(part, _threads_each(engine)), shares):
+        failed += [f"{outcome.job}: {outcome.error}"] if outcome.error is not None else outcome.result or []
     if failed:
         raise AsmilError(
-            f"{len(failed)} of {len(shares)} parts of the run failed ({failed[0]}); the others are complete; run the "
-            "same command again to train the rest"
+            f"{len(failed)} of {sum(len(share.parts) for share in shares)} parts of the run failed ({failed[0]}); the "
+            "others are complete; run the same command again to train the rest"
         )
 
 
