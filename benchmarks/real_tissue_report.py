@@ -102,15 +102,15 @@ class Study:
         none, nsf_1 = means.loc["abmil, none"], means.loc["abmil, nsf 1"]
         return (
             f"Tuned alike on real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} for "
-            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._untuned('asmil')}. The anchor calms "
-            f"attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which is "
-            f"then nearly flat (effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); "
+            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._untuned('asmil')}. The anchor "
+            f"calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which "
+            f"is then nearly flat (effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); "
             f"{gained}{self._few_witnesses()}. So ASMIL is good for repeating its paper and for studying attention "
             "that does not move; for a classifier, train `abmil` and `linear` first, and compare."
         )
 
     def _untuned(self, variant: str) -> str:
-        """A variant and ABMIL with fixed settings: survival, and splits where a difference is shown; the end of a sentence."""
+        """A variant and ABMIL with fixed settings: survival, and splits with a shown difference; a sentence's end."""
         parts = []
         survival, splits = self.table("survival"), self.table("splits")
         means = {} if survival is None else complete_means(survival)
