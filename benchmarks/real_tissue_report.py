@@ -103,9 +103,9 @@ class Study:
         return (
             f"Tuned alike on real tissue, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} for "
             f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._untuned('asmil')}. The anchor "
-            f"calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), which "
-            f"is then nearly flat (effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}); "
-            f"{gained}{self._few_witnesses()}. So ASMIL is good for repeating its paper and for studying attention "
+            f"calms attention (late JSD of ABMIL {none['jsd_late']:.2g} without, {nsf_1['jsd_late']:.2g} with NSF), "
+            f"which is then nearly flat (effective share {none['effective_share']:.2f}, {nsf_1['effective_share']:.2f}"
+            f"); {gained}{self._few_witnesses()}. So ASMIL is good for repeating its paper and for studying attention "
             "that does not move; for a classifier, train `abmil` and `linear` first, and compare."
         )
 
