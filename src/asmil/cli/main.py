@@ -126,12 +126,12 @@ def _run() -> int:
         if error.filename is None:
             raise
         return _failed(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _failed(str(error) or "interrupted; run the same command again to resume", 130)
     except RuntimeError as error:
         if is_gpu_full(error):
             return _failed(GPU_FULL, 1)
         raise
-    except (KeyboardInterrupt, typer.Abort) as error:
-        return _failed(str(error) or "interrupted; run the same command again to resume", 130)
 
 
 def _misused(error: Any) -> int:
