@@ -47,7 +47,8 @@ IN_WORDS = {
 PUBLISHED = {"mil": "attention MIL", "clam_sb": "CLAM-SB", "hipt_lgp[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 PUBLISHED_SURVIVAL = {"AMIL": "attention MIL", "HIPT_LGP[vit4k_xs_dino]_freeze_[None]": "HIPT"}
 STARTS = ("paper", "no_anchor")
-FEW = "witnesses 10"
+WITNESSES = "witnesses "
+FEW = f"{WITNESSES}10"
 """The transplants of the README."""
 CONTRIBUTIONS = ("contribution", "attention_logit")
 """Maps of what each tile adds to the answer."""
@@ -318,7 +319,8 @@ class Study:
         if self.maps is None:
             return NOT_RUN
         own = own_maps(self.maps)
-        cohorts = list(dict.fromkeys(own["cohort"]))
+        witnesses = [cohort for cohort, _ in by_witnesses(own[own["cohort"].str.startswith(WITNESSES)])]
+        cohorts = [*(name for name in dict.fromkeys(own["cohort"]) if name not in witnesses), *witnesses]
         by_key = _by_key(own)
         more = {
             "ap": "nuclei: AP",
@@ -335,7 +337,7 @@ class Study:
             cells += [_shown(nuclei.get(name), ".2f") for name in more]
             contribution = signed.get((variant, "nuclei"))
             cells.append("" if contribution is None else _interval(contribution, "auc", ".2f"))
-            rows.append([variant, (found[0] or {}).get("kind", ""), *cells])
+            rows.append([variant, next(row["kind"] for row in found if row), *cells])
         headers = ["", "map", *(f"{cohort}: AUC" for cohort in cohorts), *more.values(), "contributions, nuclei: AUC"]
         return markdown_table(headers, rows, words=2)
 
@@ -350,7 +352,24 @@ class Study:
                 names = rows[sign * rows["difference"] > 0]["variant"].tolist()
                 if names:
                     parts.append(f"with {cohort.split()[1]}, {word}: {_listed(names)}")
-        return f"**Compared with ABMIL by the number of witnesses: {' | '.join(parts) or 'no difference is shown'}.**"
+        found = f"**Compared with ABMIL by the number of witnesses: {' | '.join(parts) or 'no difference is shown'}.**"
+        return f"{found}{self._found_witnesses()}"
+
+    def _found_witnesses(self) -> str:
+        """The AUC of the tiles of transplants by ABMIL's attention, with and without NSF."""
+        if self.maps is None:
+            return ""
+        own = own_maps(self.maps[self.maps["cohort"].str.startswith(WITNESSES)])
+        by_key, numbers = _by_key(own), [cohort for cohort, _ in by_witnesses(own)]
+        parts = []
+        for variant in ("abmil", "abmil, nsf"):
+            found = [
+                _interval(by_key[variant, cohort], "auc", ".2f") for cohort in numbers if (variant, cohort) in by_key
+            ]
+            if found and len(found) == len(numbers):
+                parts.append(f"{variant} {', '.join(found)}")
+        asked = ", ".join(cohort.split()[1] for cohort in numbers)
+        return f" Tile AUC of attention with {asked} witnesses: {'; '.join(parts)}." if parts else ""
 
     def transplants_table(self) -> str:
         """AUC of slides by the number of witnesses."""
