@@ -33,12 +33,6 @@ WITHIN = -0.005
 """The largest loss to tuned ABMIL and to the tuned linear probe that a recommended setting of ASMIL may have."""
 TITLES = {"brca": "BRCA", "nsclc": "NSCLC", "blca": "BLCA", "gbmlgg": "GBMLGG", "luad": "LUAD", "ucec": "UCEC"}
 ARMS = {
-    "official": "as printed",
-    "repaired": "repaired",
-    "quarter": "a quarter of the patients",
-    "sites": "site left out",
-}
-IN_WORDS = {
     "official": "with splits as printed",
     "repaired": "with repaired splits",
     "quarter": "with a quarter of the patients",
@@ -661,7 +655,7 @@ def _split(cohort: str) -> str:
     'BRCA with a site left out'
     """
     name, arm = cohort.split(", ")
-    return f"{TITLES[name]} {IN_WORDS[arm]}"
+    return f"{TITLES[name]} {ARMS[arm]}"
 
 
 def _other_cohort(cohort: str) -> str:

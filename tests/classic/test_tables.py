@@ -14,11 +14,6 @@ from asmil.classic.tables import (
     seed_table,
     set_table,
 )
-from shared_data import REPOSITORY
-
-PAGE = REPOSITORY / "docs" / "classic.md"
-TABLES = REPOSITORY / "docs" / "results" / "tables_classic.md"
-STORED = REPOSITORY / "docs" / "results" / "classic.json"
 
 
 def result(seed, folds, name="abmil", rules=("last", "val", "optimistic")):

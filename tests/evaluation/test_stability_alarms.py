@@ -180,6 +180,8 @@ def test_all_that_is_advised_can_be_set(tmp_path: Path, method: str, preset: str
             resolve(method, preset, {section: tree})
         for preset_named in re.findall(r"--preset (\w+)", advice):
             resolve(method, preset_named)
+        for normalizer in re.findall(r"--anchor (\w+)", advice):
+            resolve(method, preset, {"anchor": {"normalizer": normalizer}})
         for name, weight in re.findall(r"--stabilizer (\w+)=([\d.]+)", advice):
             assert name not in find_method(method).model.own_stabilizers
             resolve(method, preset, {"stabilizers": {name: {"weight": weight}}})

@@ -33,8 +33,10 @@ def test_comparisons_name_rows_and_data_sets_of_their_tables():
 
 
 @pytest.mark.parametrize("name", [*mathematics.RULES, *in_print.RULES])
-def test_rules_without_trainings_give_a_reason(name):
-    assert {**mathematics.RULES, **in_print.RULES}[name]().why
+def test_mathematics_and_print_are_decided(name):
+    ruling = {**mathematics.RULES, **in_print.RULES}[name]()
+    assert ruling.decided or name in ("online-nsf-vanishing", "sparse-more-gain", "four-methods-unstable")
+    assert ruling.why
 
 
 def test_known_verdicts():

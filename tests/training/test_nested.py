@@ -93,6 +93,21 @@ def test_the_chosen_candidate_has_the_highest_mean_score(nested_run):
                 assert told["score"] == pytest.approx(told["macro_f1"] + (told["macro_auc"] or 0))
 
 
+def test_the_score_of_an_inner_training_is_that_of_its_best_epoch(manifest, tmp_path):
+    run = train_run(manifest, tmp_path / "run", config({"training.lr": [3e-3, 3e-2]}, folds=2, training={"epochs": 4}))
+    notes = sorted(run.path.rglob("inner/*/*/score.json"))
+    assert len(notes) == 2 * 2 * 2
+    best_epochs = set()
+    for note in notes:
+        told = json.loads(note.read_text())
+        epochs = list(map(json.loads, (note.parent / "metrics.jsonl").read_text().splitlines()))
+        scores = [epoch["val"]["macro_f1"] + (epoch["val"]["macro_auc"] or 0) for epoch in epochs]
+        assert told["score"] == pytest.approx(max(scores))
+        assert scores[[epoch["epoch"] for epoch in epochs].index(told["epoch"])] == pytest.approx(max(scores))
+        best_epochs.add(told["epoch"])
+    assert len(best_epochs) > 1, "the epochs must differ, or a test of the last epoch would pass as well"
+
+
 @pytest.mark.parametrize(
     ("scores", "expected"), [((1, 1, 2, 0, 0, 3), "c"), ((0, 2, 1, 1, 0, 2), "a"), ((0, 0, -1, 1, 5, -6), "a")]
 )
