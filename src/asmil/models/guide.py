@@ -32,6 +32,9 @@ SITUATIONS = (
     Situation("fewer than 100 patients", ("linear", "simlp"), "few weights to fit; compare with abmil"),
     Situation("up to 1,000 tiles per slide", ("abmil", "abmilx", "wikg"), "all pairs of tiles are affordable"),
     Situation("over 50,000 tiles per slide", ("simlp", "abmil", "asmil"), "slides are read in chunks"),
+    Situation(
+        "few tiles that matter", ("abmil", "clam_sb", "additive_mil"), "means miss ten in 1,000: docs/real_tissue.md"
+    ),
     Situation("coordinates of the tiles", ("sm_abmil", "patch_gcn", "mamba_mil"), "neighbors count"),
     Situation("no coordinates", ("abmil", "wikg", "transmil"), "similar tiles, or their order, replace neighbors"),
     Situation("survival times", ("abmil", "simple_mil", "deepattnmisl"), "--preset survival; deepattnmisl: official"),
