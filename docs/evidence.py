@@ -1,4 +1,4 @@
-"""Writes what is read from records: the table in README.md, pages from templates, lines of `asmil methods`.
+"""Writes what is read from records: README's table, pages from templates, lines of `asmil methods`, rows for claims.
 
     python docs/evidence.py            rewrite them
     python docs/evidence.py --check    list those that are out of date, and exit with 1 if there are any
@@ -18,6 +18,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 DOCS = Path(__file__).parent
@@ -28,9 +29,12 @@ import records  # noqa: E402
 from records import fox, record  # noqa: E402
 
 from asmil.classic import tables as classic_tables  # noqa: E402
+from asmil.paper.claims.listing import claims as paper_claims  # noqa: E402
+from asmil.paper.claims.tissue import RECORDS  # noqa: E402
 
 README = DOCS.parent / "README.md"
 EVIDENCE = DOCS.parent / "src" / "asmil" / "models" / "data" / "evidence.json"
+TISSUE = DOCS.parent / "src" / "asmil" / "paper" / RECORDS
 MARKED = re.compile(r"(<!-- (evidence|real tissue) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN_METHODS = {
     "abmil": "ABMIL",
@@ -102,7 +106,19 @@ def current_pages() -> dict[Path, str]:
     }
     rendered = {path: template.render() for path, template in pages.items()}
     lines = json.loads(EVIDENCE.read_text()) | records.real_tissue.evidence()
-    return {README: readme, EVIDENCE: json.dumps(lines, indent=1) + "\n"} | rendered
+    data = {EVIDENCE: json.dumps(lines, indent=1) + "\n", TISSUE: rows_of_claims()}
+    return {README: readme} | data | rendered
+
+
+def rows_of_claims() -> str:
+    """The rows of the records of real tissue that claims of the paper name, as a table."""
+    named = [key for claim in paper_claims() if claim.tissue for key in claim.tissue.above]
+    tables = {name: records.real_tissue.table(name) for name in dict.fromkeys(record for record, *_ in named)}
+    columns = ["record", "cohort", "variant", "reference", "metric", "patients"]
+    columns += ["difference", "difference_low", "difference_high", "p"]
+    known = pd.concat([table.assign(record=name) for name, table in tables.items() if table is not None])
+    wanted = pd.MultiIndex.from_tuples(named)
+    return known[pd.MultiIndex.from_frame(known[columns[:3]]).isin(wanted)][columns].to_csv(index=False)
 
 
 def table() -> str:

@@ -117,9 +117,14 @@ def verdict(name: str) -> str:
     return str(claim(name)["verdict"])
 
 
-def verdicts(how: str | None = None) -> Counter[str]:
-    """How many claims have each verdict; how: only those decided in this way."""
-    return Counter(each["verdict"] for each in record("claims.json") if how in (None, each["how"]))
+def verdicts(*how: str) -> Counter[str]:
+    """How many claims have each verdict; how: only those decided in these ways."""
+    return Counter(each["verdict"] for each in record("claims.json") if not how or each["how"] in how)
+
+
+def refuted_on_tissue() -> list[dict[str, Any]]:
+    """The claims that real tissue refutes."""
+    return [each for each in record("claims.json") if each["how"] == "tissue"]
 
 
 def about() -> dict[str, Any]:

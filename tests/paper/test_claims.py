@@ -2,18 +2,23 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from asmil.cli.main import app
 from asmil.errors import AsmilError
-from asmil.paper.claims import counts, in_print, mathematics, runs
+from asmil.paper.claims import counts, in_print, mathematics, runs, tissue
 from asmil.paper.claims.listing import claims, rule
 from asmil.paper.claims.measured import Measured
+from asmil.paper.claims.ruling import Ruling
 from asmil.paper.recipes import RECIPES
 from asmil.reporting import Interval
+
+STUDIES = Path(__file__).parents[2] / "studies"
 
 
 def test_every_claim_has_exactly_one_rule():
@@ -74,6 +79,42 @@ def test_results_on_stand_ins_with_a_shortcut_carry_a_caveat(tmp_path):
     assert not rule(claim_of("components-all-help"), Measured(tmp_path)).caveat
 
 
+def test_claims_name_planned_rows_of_the_records_of_real_tissue():
+    for claim in claims():
+        for record, cohort, variant in claim.tissue.above if claim.tissue else ():
+            plan = yaml.safe_load((STUDIES / f"real_{record}.yaml").read_text())
+            assert cohort in plan["cohorts"], claim.id
+            assert variant in plan["variants"], claim.id
+
+
+def on_tissue(monkeypatch, *rows, otherwise="supported"):
+    """The ruling on a claim that names three rows, of which some have a difference and a p-value."""
+    about = {"reference": "abmil", "metric": "auc", "patients": 100, "difference_low": -0.2, "difference_high": 0.2}
+    monkeypatch.setattr(tissue, "_records", lambda: {("r", "c", name): {**about, **row} for name, row in rows})
+    claimed = tissue.OnTissue(above=(("r", "c", "one"), ("r", "c", "two"), ("r", "c", "three")))
+    return claimed.judged(Ruling(otherwise, "run", "by trainings"))
+
+
+def test_real_tissue_refutes_a_claim_by_a_clear_difference_only(monkeypatch):
+    worse, better = {"difference": -0.1, "p": 0.02}, {"difference": 0.1, "p": 0.001}
+    alone = on_tissue(monkeypatch, ("one", worse))
+    assert (alone.verdict, alone.how) == ("not supported", "tissue")
+    assert "2 not run" in alone.why
+    corrected = on_tissue(monkeypatch, ("one", worse), ("two", {"difference": 0.0, "p": 0.5}), ("three", worse))
+    assert (corrected.verdict, corrected.how) == ("supported", "run")  # 3 x 0.02 is above 0.05
+    assert on_tissue(
+        monkeypatch, *((name, better) for name in ("one", "two", "three")), otherwise="undecided"
+    ).verdict == ("undecided")
+    other = Ruling("undecided", "run", "by trainings")
+    assert tissue.OnTissue(above=(("r", "c", "unknown"),)).judged(other) == other
+
+
+def test_results_of_the_user_come_before_real_tissue(tmp_path):
+    assert rule(claim_of("ood-hospitals"), Measured()).how == "tissue"
+    results(tmp_path / "subtyping", {}, table="subtyping")
+    assert rule(claim_of("ood-hospitals"), Measured(tmp_path)).how == "run"
+
+
 def test_stored_averages_that_grow_otherwise_refute_the_claim(monkeypatch):
     monkeypatch.setattr(counts, "_stored_bytes", lambda slides, tiles: 4 * slides)
     assert counts.temporal_memory().verdict == "not supported"
@@ -92,16 +133,17 @@ def test_p_values_are_corrected_over_the_differences_of_a_claim():
     assert difference(0.2, 0.001, seeds=2).sign == 0
 
 
-def results(folder, values, size="full"):
+def results(folder, values, size="full", table="components"):
     folder.mkdir(parents=True)
-    (folder / "paper.json").write_text(json.dumps({"table": "components", "size": size}))
+    (folder / "paper.json").write_text(json.dumps({"table": table, "size": size}))
     about = {"cohort": "bracs-vit_s_ssl", "fold": 0, "status": "done"}
     rows = [
         {**about, "variant": name, "seed": seed, "test_f1": value, "test_auc": value}
         for name, numbers in values.items()
         for seed, value in enumerate(numbers)
     ]
-    pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+    columns = [*about, "variant", "seed", "test_f1", "test_auc"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / "results.csv", index=False)
 
 
 def test_runs_of_the_user_decide_and_smoke_sizes_do_not(tmp_path):

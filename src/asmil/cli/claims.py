@@ -19,7 +19,8 @@ def claims(
     """List the claims of the ASMIL paper with a verdict: supported, not supported, undecided or not testable here.
 
     Mathematical claims are tested each time, claims about printed numbers are recalculated, costs are counted, and the
-    others are decided by trainings on synthetic stand-ins: those of --runs, or the ones that come with the package.
+    others are decided by trainings: your own of --runs, or those that come with the package, on synthetic stand-ins
+    and, where they refute a claim, on real tissue.
 
     Example: asmil claims --verdict supported
     """

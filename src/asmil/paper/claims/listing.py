@@ -9,6 +9,7 @@ from importlib.resources import files
 from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.measured import Measured
 from asmil.paper.claims.ruling import Ruling
+from asmil.paper.claims.tissue import OnTissue
 from asmil.paper.recipes import RECIPES
 from asmil.settings.config import Settings
 from asmil.settings.documents import parse_yaml, validated
@@ -19,6 +20,7 @@ class Claim(Settings):
 
     where: in the paper; expected: what a test of it should find
     compare: the trainings that decide it; ruling: of a claim that nothing here decides
+    tissue: differences on real tissue that can refute it
     substitute: how the measurement differs from the paper's own, so that it cannot decide the claim
     """
 
@@ -27,6 +29,7 @@ class Claim(Settings):
     where: str
     expected: str
     compare: runs.Comparison | None = None
+    tissue: OnTissue | None = None
     ruling: Ruling | None = None
     substitute: str | None = None
 
@@ -49,6 +52,8 @@ def claims() -> tuple[Claim, ...]:
 def rule(claim: Claim, measured: Measured) -> Ruling:
     """Decide one claim; a measurement that is not the paper's own leaves it undecided."""
     ruling = _measured_ruling(claim, measured)
+    if claim.tissue is not None and not measured.is_of_user(ruling.run):
+        ruling = claim.tissue.judged(ruling)
     if claim.substitute is None:
         return ruling
     points = f"points to {ruling.verdict!r}, " if ruling.decided else ""

@@ -40,9 +40,14 @@ class Measured:
         """The folder or the bundled file of a table."""
         return self._sources[table][0] if self.has(table) else ""
 
+    @staticmethod
+    def is_of_user(where: str) -> bool:
+        """Whether results come from a folder of the user."""
+        return bool(where) and not where.startswith(_PREFIX)
+
     def caveat(self, table: str, datasets: Collection[str]) -> str:
         """What limits the bundled results of a table on these data sets; empty for results of the user."""
-        if not self.where(table).startswith(_PREFIX):
+        if not self.has(table) or self.is_of_user(self.where(table)):
             return ""
         known = json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text(encoding="utf-8"))["caveats"]
         used = [name for name in datasets if self.results(table)["cohort"].str.startswith(f"{name}-").any()]

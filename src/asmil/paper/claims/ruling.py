@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["supported", "not supported", "undecided", "not testable here"]
-How = Literal["mathematics", "print", "count", "run", "none"]
+How = Literal["mathematics", "print", "count", "run", "tissue", "none"]
 
 
 @dataclass(frozen=True)
 class Ruling:
     """What was decided about a claim.
 
-    how: by mathematics (property tests), by arithmetic on printed numbers, by counting, or by trainings
+    how: by mathematics (property tests), by arithmetic on printed numbers, by counting, by trainings on stand-ins or
+        the user's data (run), or by differences on real tissue (tissue)
     why: the numbers behind it; run: the folder or file of the trainings; caveat: what limits these trainings
     """
 

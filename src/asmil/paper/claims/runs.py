@@ -152,7 +152,7 @@ def _decide(measured: Measured, table: str, why: str, supported: bool, refuted: 
     return Ruling(verdict, "run", why, measured.where(table))
 
 
-def _listed(differences: Sequence[Difference]) -> str:
+def listed(differences: Sequence[Difference]) -> str:
     """The differences with the smallest p-values, and how many others there are."""
     shown = sorted(differences, key=lambda difference: (math.isnan(difference.p), difference.p))[:SHOWN]
     others = [f"{len(differences) - SHOWN} more"] if len(differences) > SHOWN else []
@@ -211,7 +211,7 @@ class Comparison(Settings):
         supported = not missing and all(sum(each < 1 for each in signs) <= self.allowed for signs in cells.values())
         refuted = any(signs.count(-1) > self.allowed for signs in cells.values())
         refuted |= not (missing or self.allowed) and all(difference.negligible for difference in differences)
-        why = f"of {format_count(wanted, 'difference')} {counted}: {_listed(differences)}"
+        why = f"of {format_count(wanted, 'difference')} {counted}: {listed(differences)}"
         return _decide(measured, self.table, why, supported, refuted)
 
     def _compared(self, measured: Measured, row: str, other: str, metric: str, datasets: Sequence[str]) -> Difference:
@@ -290,7 +290,7 @@ def anchor_largest(measured: Measured) -> Ruling:
     named |= {f"gain of the anchor − gain of {name}": gains["anchor"] - gains[name] for name in ("NSF", "drop")}
     differences = corrected([_difference(f"{name}, f1", values.dropna()) for name, values in named.items()])
     signs = [difference.sign for difference in differences]
-    return _decide(measured, "components", _listed(differences), min(signs) > 0, min(signs) < 0)
+    return _decide(measured, "components", listed(differences), min(signs) > 0, min(signs) < 0)
 
 
 def beta_plateau(measured: Measured) -> Ruling:
@@ -300,7 +300,7 @@ def beta_plateau(measured: Measured) -> Ruling:
     without, *plateau = differences
     flat = all(difference.negligible for difference in plateau)
     steep = any(difference.sign and not difference.negligible for difference in plateau)
-    why = f"beta 0.5 to 1.5 is {'flat' if flat else 'not shown to be flat'}: {_listed(differences)}"
+    why = f"beta 0.5 to 1.5 is {'flat' if flat else 'not shown to be flat'}: {listed(differences)}"
     return _decide(measured, "beta", why, without.sign > 0 and flat, without.sign < 0 or steep)
 
 
