@@ -20,6 +20,8 @@ from markdown_table import markdown_table
 NOT_RUN = "Not run yet."
 PLANS = Path(__file__).parent.parent / "studies"
 PLANNED = ("subtyping", "splits", "survival", "colon", "transplants", "anchor", "asmil")
+CHANGES = ("asmil", "asmil_cpu")
+"""Records of question 5, one for each machine; a run that is in several counts once."""
 NAMED = ("abmil", "linear", "mean_pooling", "asmil")
 """Methods of question 1 that the short table always has."""
 BEST = 3
@@ -29,6 +31,8 @@ LEVEL = 0.05
 FLATTENING = ("abmil, temperature 2", "abmil, temperature 4", "abmil, entropy 0.1", "abmil, entropy 1")
 GAIN = ("abmil, nsf 1", "brca")
 EXPLAINED_SHARE = 0.8
+TO_REACH = ("abmil", "linear")
+UNCHANGED = "asmil, paper"
 WITHIN = -0.005
 """The largest loss to tuned ABMIL and to the tuned linear probe that a recommended setting of ASMIL may have."""
 TITLES = {"brca": "BRCA", "nsclc": "NSCLC", "blca": "BLCA", "gbmlgg": "GBMLGG", "luad": "LUAD", "ucec": "UCEC"}
@@ -63,17 +67,20 @@ class Study:
         path = self.folder / f"{name}.csv"
         return pd.read_csv(path) if path.is_file() else None
 
+    def tables(self, *names: str) -> list[pd.DataFrame]:
+        """Those of some records that were written."""
+        return [table for name in names if (table := self.table(name)) is not None]
+
     def unfinished(self, *names: str) -> list[str]:
         """The sweeps (default: all) with runs that have no record, with numbers."""
         parts = []
         for name in names or PLANNED:
             plan = yaml.safe_load((PLANS / f"real_{name}.yaml").read_text())
-            planned, table = len(plan["cohorts"]) * len(plan["variants"]), self.table(name)
-            done = 0 if table is None else len(table)
+            planned = len(plan["cohorts"]) * len(plan["variants"])
+            found = self.tables(*(CHANGES if name == "asmil" else (name,)))
+            done = len({key for table in found for key in zip(table["cohort"], table["variant"], strict=True)})
             if done < planned:
                 parts.append(f"{name} {done} of {planned}")
-        if not names and self.table("recommended") is None:
-            parts.append("recommended 0")
         return parts
 
     def missing(self) -> str:
@@ -430,20 +437,31 @@ class Study:
     # Question 5
 
     def changes(self) -> pd.DataFrame | None:
-        """Every change of ASMIL: its start, and the difference of AUC to the start on each cohort."""
-        table = self.table("asmil")
-        if table is None:
+        """Every planned change of ASMIL: its start, and the difference of AUC to the start on each cohort.
+
+        A difference is one of the same machine. open: runs are missing that could show that the change helps
+        """
+        tables = self.tables(*CHANGES)
+        if not tables:
             return None
-        values = table.pivot_table("value", "variant", "cohort")
+        plan, tuned = (yaml.safe_load((PLANS / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping"))
+        cohorts = list(plan["cohorts"])
+        values = [table.pivot_table("value", "cohort", "variant").reindex(cohorts) for table in tables]
         rows = []
-        for name in dict.fromkeys(table["variant"]):
+        for name, planned in plan["variants"].items():
             start, _, change = str(name).partition(", ")
-            if start in STARTS and change and start in values.index:
-                rows.append({"start": start, "change": change, **(values.loc[name] - values.loc[start]).to_dict()})
+            if start in STARTS and change:
+                measured = [each[name] - each[start] for each in values if {name, start} <= set(each)]
+                found = next(iter(measured), pd.Series(float("nan"), cohorts))
+                for other in measured[1:]:
+                    found = found.fillna(other)
+                is_tuned = planned["settings"].keys() <= tuned["settings"]["nested.grid"].keys()
+                rows.append({"start": start, "change": change, "is_tuned": is_tuned, **found.to_dict()})
         found = pd.DataFrame(rows)
-        cohorts = list(values.columns)
         found["mean"] = found[cohorts].mean(axis=1, skipna=False)
-        found["helps"] = (found[cohorts] > 0).all(axis=1) & (len(cohorts) > 1)
+        found["helps"] = (found[cohorts] > 0).all(axis=1)
+        refuted = (found[cohorts] <= 0).any(axis=1)
+        found["open"] = found[cohorts].isna().any(axis=1) & ~refuted & ~found["is_tuned"]
         return found.sort_values("mean", ascending=False, ignore_index=True)
 
     def what_changes_asmil(self) -> str:
@@ -494,23 +512,41 @@ class Study:
         tuned, candidates = self.table("subtyping"), self.table("recommended")
         if tuned is not None and _gains(tuned, "abmil, nsf"):
             chosen["abmil"] = "abmil, nsf"
-        if tuned is not None and candidates is not None:
-            values = candidates.pivot_table("value", "variant", "cohort")
-            others = tuned.pivot_table("value", "variant", "cohort")
-            for name in values.mean(axis=1).sort_values(ascending=False).index:
-                near = all((values.loc[name] - others.loc[other]).min() > WITHIN for other in ("abmil", "linear"))
-                if near and _gains(candidates, name) and "asmil" not in chosen:
-                    chosen["asmil"] = str(name)
+        if candidates is not None:
+            own = candidates[candidates["reference"] == UNCHANGED]
+            best = next((name for name in self.candidates() if _gains(own, name)), None)
+            chosen |= {} if best is None else {"asmil": best}
         return chosen
+
+    def candidates(self) -> list[str]:
+        """The settings of ASMIL that are as good as ABMIL and the linear probe where they were run, best first."""
+        table = self.table("recommended")
+        if table is None:
+            return []
+        values = table.pivot_table("value", "variant", "cohort")
+        lost = pd.concat([values - values.loc[other] for other in TO_REACH], axis=1).min(axis=1)
+        return [name for name in by_mean(table) if name.startswith("asmil") and lost[name] > WITHIN]
 
     def recommendation(self) -> str:
         """What becomes `recommended`, in a sentence."""
-        if self.unfinished():
-            return "Preset `recommended`: not decided before all planned runs have records."
-        found = [f"{method}: {setting}" for method, setting in self.recommended().items()]
-        if "asmil" not in self.recommended():
-            found.append("ASMIL: no setting with an anchor is as good as ABMIL and the linear probe, so it has none")
+        chosen = self.recommended()
+        found = [f"{method}: {setting}" for method, setting in chosen.items()]
+        if "asmil" not in chosen:
+            found.append(f"ASMIL: {self._why_none()}")
         return f"Preset `recommended`: {'; '.join(found)}."
+
+    def _why_none(self) -> str:
+        table, left = self.table("recommended"), self.candidates()
+        if table is None:
+            return "not decided before the combinations of what helps were run"
+        if left:
+            return f"not decided; as good as ABMIL and the linear probe so far: {_listed(left)}"
+        combined = table[table["variant"].str.startswith("asmil")]
+        scores = "; ".join(f"{name} {_by_cohort(table, name)}" for name in (*TO_REACH, by_mean(combined)[0]))
+        return (
+            f"none, since of {combined['variant'].nunique()} combinations of what helps, each with an anchor and tuned "
+            f"alike, none is within {-WITHIN} of ABMIL and the linear probe ({scores})"
+        )
 
     # asmil methods
 
