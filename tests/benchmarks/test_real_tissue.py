@@ -73,6 +73,23 @@ def test_a_verdict_needs_a_shown_difference_and_the_same_sign_on_both_cohorts(st
     assert forest(found).count("</svg>") == 1
 
 
+def test_the_readme_says_what_asmil_is_good_for(study):
+    arms = {"abmil, none": (0.8, 0.9), "abmil, nsf 1": (0.9, 0.95)}
+    anchor = rows(arms, "abmil, none").assign(jsd_late=[0.2, 0.2, 0.1, 0.1], effective_share=[0.5, 0.5, 0.8, 0.8])
+    splits = rows({"abmil": (0.8, 0.9), "asmil": (0.61, 0.9)}, "abmil", {"asmil": (0.01, 1.0)})
+    splits["cohort"] += ", sites"
+    transplants = rows({"abmil": (0.9, 0.9), "abmil, nsf": (0.53, 0.9)}, "abmil", {"abmil, nsf": (0.01, 1.0)})
+    found = study(subtyping=tuned(), anchor=anchor, splits=splits)
+    assert "10 tiles" not in found.in_three_sentences()
+    found = study(transplants=transplants.assign(cohort="witnesses 10").iloc[::2])
+    text = found.in_three_sentences()
+    for fact in ("not shown to differ", "0.750 (BRCA)", "0.610", "makes attention move less", "0.80", "0.90 to 0.53"):
+        assert fact in text
+    found = study(anchor=anchor.assign(jsd_late=[0.1, 0.1, 0.2, 0.2], p_holm=0.01))
+    assert "does not make" in found.in_three_sentences()
+    assert "raises AUC for abmil, nsf 1" in found.in_three_sentences()
+
+
 @pytest.mark.parametrize(
     ("gain", "p", "temperature", "word"),
     [(0.05, 0.01, 0.045, "explained by"), (0.05, 0.01, 0.01, "not explained"), (0.05, 0.2, 0.05, "undecided")],
