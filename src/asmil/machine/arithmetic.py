@@ -36,9 +36,8 @@ def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
     if threads is not None and threads != threads_before:
         torch.set_num_threads(threads)
     outermost = not getattr(_inside, "active", False)
-    flushed_before = _flushes_denormals()
-    onednn_before = torch.backends.mkldnn.enabled
     if outermost:
+        flushed_before, onednn_before = _flushes_denormals(), torch.backends.mkldnn.enabled
         _inside.active = True
         _flush_denormals(True)
         torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
