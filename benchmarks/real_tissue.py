@@ -181,7 +181,7 @@ def combined_sweep(
     """The second part of question 5: from each start, all changes that helped on both cohorts, with an NSF anchor.
 
     Of several values of a setting the one with the highest mean is taken; settings that are tuned anyway are left out.
-    What must be reached is trained beside them. Only on the first cohort: what is worse there is not recommended.
+    Only on the first cohort: what is worse than ABMIL or the linear probe there is not recommended.
 
     asmil, tuned: the sweeps of questions 5 and 1
     """
@@ -191,7 +191,7 @@ def combined_sweep(
     if changes["open"].any():
         left = [f"{row['start']}, {row['change']}" for row in changes[changes["open"]].to_dict("records")]
         raise SystemExit(f"runs that can change the combination have no record yet: {'; '.join(left)}; run them first")
-    variants: dict[str, Any] = {name: tuned["variants"][name] for name in real_tissue_report.TO_REACH}
+    variants: dict[str, Any] = {}
     for start in real_tissue_report.STARTS:
         settings: dict[str, Any] = {}
         for change in changes[changes["helps"] & ~changes["is_tuned"] & (changes["start"] == start)]["change"]:

@@ -515,13 +515,13 @@ class Study:
         return chosen
 
     def candidates(self) -> list[str]:
-        """The settings of ASMIL that are as good as ABMIL and the linear probe where they were run, best first."""
-        table = self.table("recommended")
-        if table is None:
+        """The settings of ASMIL that are as good as ABMIL and the linear probe wherever they were run, best first."""
+        table, tuned = self.table("recommended"), self.table("subtyping")
+        if table is None or tuned is None:
             return []
-        values = table.pivot_table("value", "variant", "cohort")
-        lost = pd.concat([values - values.loc[other] for other in TO_REACH], axis=1).min(axis=1)
-        return [name for name in by_mean(table) if name.startswith("asmil") and lost[name] > WITHIN]
+        values, others = (each.pivot_table("value", "variant", "cohort") for each in (table, tuned))
+        lost = pd.concat([values - others.loc[other] for other in TO_REACH], axis=1).min(axis=1)
+        return [name for name in by_mean(table) if name != UNCHANGED and lost[name] > WITHIN]
 
     def recommendation(self) -> str:
         """What becomes `recommended`, in a sentence."""
@@ -532,16 +532,19 @@ class Study:
         return f"Preset `recommended`: {'; '.join(found)}."
 
     def _why_none(self) -> str:
-        table, left = self.table("recommended"), self.candidates()
-        if table is None:
+        table, tuned, left = self.table("recommended"), self.table("subtyping"), self.candidates()
+        if table is None or tuned is None:
             return "not decided before the combinations of what helps were run"
         if left:
             return f"not decided; as good as ABMIL and the linear probe so far: {_listed(left)}"
-        combined = table[table["variant"].str.startswith("asmil")]
-        scores = "; ".join(f"{name} {_by_cohort(table, name)}" for name in (*TO_REACH, by_mean(combined)[0]))
+        combined = table[table["variant"] != UNCHANGED]
+        others = tuned[tuned["cohort"].isin(combined["cohort"])]
+        scores = [f"{name} {_by_cohort(others, name)}" for name in TO_REACH]
+        best = by_mean(combined)[0]
         return (
             f"none, since of {combined['variant'].nunique()} combinations of what helps, each with an anchor and tuned "
-            f"alike, none is within {-WITHIN} of ABMIL and the linear probe ({scores})"
+            f"alike, none is within {-WITHIN} of ABMIL and the linear probe on all cohorts "
+            f"({_listed([*scores, f'{best} {_by_cohort(combined, best)}'])})"
         )
 
     # asmil methods
