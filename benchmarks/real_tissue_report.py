@@ -502,6 +502,19 @@ class Study:
         ]
         return markdown_table(["start", "change", *(TITLES[cohort] for cohort in cohorts), "mean"], rows, words=2)
 
+    def between_machines(self) -> str:
+        """How much the same setting of ASMIL differs between two machines, in a sentence; empty if none ran on two."""
+        first, *others = self.tables(*CHANGES) or [pd.DataFrame()]
+        both = [first.merge(other, on=["cohort", "variant"], suffixes=("", "_other")) for other in others]
+        rows = [row for table in both for row in _rows(table)]
+        if not rows:
+            return ""
+        pairs = [
+            f"{row['variant']} {row['value']:.3f} and {row['value_other']:.3f} ({TITLES[row['cohort']]})"
+            for row in rows
+        ]
+        return f"The same settings on an H200 and on a CPU, which draw other masks: {_listed(pairs)}."
+
     def recommended(self) -> dict[str, str]:
         """The setting that becomes `recommended`, by method; a method without one is not in it."""
         chosen = {}

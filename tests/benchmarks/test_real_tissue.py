@@ -136,6 +136,7 @@ def test_only_runs_that_could_help_are_waited_for(study):
     (ema,) = found.changes().query("start == 'paper' and change == 'EMA of weights'").to_dict("records")
     assert (ema["brca"], ema["nsclc"], ema["helps"]) == (pytest.approx(0.01), pytest.approx(0.01), True)
     assert not found.changes()["open"].any()
+    assert "0.800 and 0.600" in found.between_machines()
 
 
 def test_a_setting_is_recommended_only_if_it_is_as_good_as_abmil_and_linear_and_shown_to_be_above_the_paper(study):
