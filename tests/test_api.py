@@ -317,3 +317,10 @@ def test_listing_the_names_loads_nothing():
     script = "import sys, asmil, asmil.evaluation; dir(asmil); print({'torch', 'pandas', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_commands_start_without_what_few_of_them_need():
+    """scipy.stats takes half as long to import as torch."""
+    script = "import sys, asmil.api.functions; print('scipy.stats' in sys.modules, 'torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.special import bdtr, betaincinv
 
 from asmil.errors import AsmilError
 from asmil.evaluation.uncertainty.conformal import fewest_patients, refuse_fewer
@@ -34,7 +34,7 @@ def rule_out_level(n_patients: int, max_missed: float, positive: str, confidence
         return max_missed
     needed = math.ceil(math.log(1 - confidence) / math.log(1 - max_missed) - ROUNDING)
     refuse_fewer(n_patients, needed, f"{asked} with a confidence of {confidence:g}", positive)
-    allowed = binom.cdf(np.arange(n_patients), n_patients, max_missed) <= 1 - confidence + ROUNDING
+    allowed = bdtr(np.arange(n_patients), n_patients, max_missed) <= 1 - confidence + ROUNDING
     return float(allowed.sum() / (n_patients + 1))
 
 
@@ -44,7 +44,7 @@ def missed_bound(n_patients: int, level: float, confidence: float = 0.95) -> flo
     With k = floor(level (n + 1)), the missed share is at most Beta(k, n + 1 - k) distributed.
     """
     k = math.floor(level * (n_patients + 1) + ROUNDING)
-    return float(beta.ppf(confidence, k, n_patients + 1 - k)) if k else 0.0
+    return float(betaincinv(k, n_patients + 1 - k, confidence)) if k else 0.0
 
 
 def ruled_out(p_values: Floats, level: float) -> Booleans:

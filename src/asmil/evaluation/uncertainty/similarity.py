@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.linalg import eigh
-from scipy.stats import ks_2samp
 
 from asmil.cohort.feature_structure import spaced
 from asmil.cohort.manifest import Slide
@@ -106,6 +105,8 @@ class Similarity:
         In every fold, the mean distances of the new patients are compared with those of the held-out patients by the
         two-sample Kolmogorov-Smirnov test. Twice the mean of the p-values is valid under any dependence of the folds.
         """
+        from scipy.stats import ks_2samp  # slow to import: half as long as torch
+
         found = []
         for fold, gaussian in enumerate(self.gaussians):
             held_out = self.folds == fold
