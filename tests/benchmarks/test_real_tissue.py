@@ -148,9 +148,16 @@ def test_a_setting_is_recommended_only_if_it_is_as_good_as_abmil_and_linear_and_
     found = study(recommended=rows(candidates, "asmil, paper"), subtyping=tuned(**{"abmil, nsf": (0.01, 0.9)}))
     assert found.recommended() == {"abmil": "abmil, nsf"}
     assert "not decided" in found.recommendation()
-    found = study(recommended=rows({"asmil, near": (0.84, 0.95)}, "asmil, near").query("cohort == 'brca'"))
-    assert "none" in found.recommendation()
-    assert "0.840" in found.recommendation()
+
+
+def test_no_setting_is_recommended_when_all_combinations_have_lost_on_a_cohort(study):
+    first, *others = yaml.safe_load((REPOSITORY / "studies" / "real_recommended.yaml").read_text())["variants"]
+    lost = rows({first: (0.84, 0.95), **dict.fromkeys(others, (0.83, 0.95))}, first).query("cohort == 'brca'")
+    found = study(subtyping=tuned(), recommended=lost)
+    assert "ASMIL: none" in found.recommendation()
+    assert f"{first} 0.840" in found.recommendation()
+    found = study(recommended=lost.iloc[:-1])
+    assert "not decided" in found.recommendation()
 
 
 def test_maps_before_training_and_permuted_labels_are_checked(study):
