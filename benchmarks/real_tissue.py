@@ -47,6 +47,7 @@ REFERENCE = "abmil"
 PRIMARY = ("auc", "c_index")
 MEASURED = ("jsd_late", "effective_share", "training_seconds")
 AGREEMENT = "agreement.csv"
+COMBINED = "# Question 5 of real_tissue.md, second part; written by `python benchmarks/real_tissue.py combine`."
 
 
 def record(sweep: Path) -> pd.DataFrame:
@@ -228,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asmil, tuned = (yaml.safe_load((STUDIES / f"real_{name}.yaml").read_text()) for name in ("asmil", "subtyping"))
         study = real_tissue_report.Study(given.records)
         sweep = combined_sweep(study, asmil, tuned)
-        write_text(given.out, yaml.safe_dump(sweep, sort_keys=False))
+        write_text(given.out, f"{COMBINED}\n{yaml.safe_dump(sweep, sort_keys=False)}")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     if given.verb == "published":

@@ -79,8 +79,11 @@ def test_the_readme_says_what_asmil_is_good_for(study):
     splits = rows({"abmil": (0.8, 0.9), "asmil": (0.61, 0.9)}, "abmil", {"asmil": (0.01, 1.0)})
     splits["cohort"] += ", sites"
     transplants = rows({"abmil": (0.9, 0.9), "abmil, nsf": (0.53, 0.9)}, "abmil", {"abmil, nsf": (0.01, 1.0)})
-    found = study(subtyping=tuned(), anchor=anchor, splits=splits)
+    found = study(subtyping=tuned().query("variant != 'asmil' or cohort == 'brca'"), anchor=anchor, splits=splits)
     assert "10 tiles" not in found.in_three_sentences()
+    assert "on NSCLC, ASMIL was not tuned" in found.in_three_sentences()
+    found = study(subtyping=tuned())
+    assert "not tuned" not in found.in_three_sentences()
     found = study(transplants=transplants.assign(cohort="witnesses 10").iloc[::2])
     text = found.in_three_sentences()
     for fact in ("not shown to differ", "0.750 (BRCA)", "0.610", "makes attention move less", "0.80", "0.90 to 0.53"):
@@ -147,6 +150,9 @@ def test_a_setting_is_recommended_only_if_it_is_as_good_as_abmil_and_linear_and_
     assert found.recommended() == {"asmil": "asmil, new"}
     found = study(recommended=rows(candidates, "asmil, paper"), subtyping=tuned(**{"abmil, nsf": (0.01, 0.9)}))
     assert found.recommended() == {"abmil": "abmil, nsf"}
+    assert "none, since asmil, new is not shown" in found.recommendation()
+    found = study(recommended=rows(candidates, "asmil, paper", shown).query("cohort == 'brca'"))
+    assert "asmil" not in found.recommended()
     assert "not decided" in found.recommendation()
 
 
@@ -182,6 +188,15 @@ def test_changes_run_on_one_cohort_do_not_count(study):
     found = study(asmil=changes.query("cohort == 'brca' or variant != 'paper, 1 token'"))
     assert not found.changes()["helps"].any()
     assert "1 token" not in found.changes_table()
+    with pytest.raises(SystemExit, match="paper, 1 token"):
+        real_tissue.main(["combine", str(found.folder), "--out", str(found.folder / "sweep.yaml")])
+
+
+def test_the_planned_combinations_are_those_of_the_records(tmp_path):
+    planned = REPOSITORY / "studies" / "real_recommended.yaml"
+    records = REPOSITORY / "docs" / "results" / "real_tissue"
+    real_tissue.main(["combine", str(records), "--out", str(tmp_path / "sweep.yaml")])
+    assert (tmp_path / "sweep.yaml").read_text() == planned.read_text()
 
 
 def test_differences_of_transplants_are_told_by_the_number_of_witnesses(study):
