@@ -59,13 +59,17 @@ class AttentionPoolModel(MILModel):
         """The scores of a bag's embedded tiles, A x N, smoothed if they are to be."""
         return masked_scores(self.smooth_scores(self.score(embedded), bag), bag)
 
+    def pool_bag(self, embedded: Tensor, bag: Bag) -> tuple[Tensor, Tensor]:
+        """The scores of a bag's embedded tiles, A x N, and the tiles' means with the attention as weights, A x I."""
+        scores = self.score_bag(embedded, bag)
+        return scores, self.normalizer(scores).to(embedded.dtype) @ embedded
+
     def attend(self, bag: Bag) -> Tensor:
         return self.score_bag(self.embed_bag(bag), bag)
 
     def forward(self, bag: Bag) -> Output:
-        embedded = self.embed_bag(bag)
-        scores = self.score_bag(embedded, bag)
-        return self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
+        scores, pooled = self.pool_bag(self.embed_bag(bag), bag)
+        return self.readout(pooled, scores)
 
     @property
     def can_stream(self) -> bool:

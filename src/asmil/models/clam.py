@@ -92,8 +92,8 @@ class CLAM(AttentionPoolModel):
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed_bag(bag)
-        scores = self.score_bag(embedded, bag)
-        output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
+        scores, pooled = self.pool_bag(embedded, bag)
+        output = self.readout(pooled, scores)
         output.extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config, bag.mask)
         return output
 

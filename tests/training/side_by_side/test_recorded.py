@@ -221,16 +221,15 @@ def test_the_table_takes_the_steps_of_torch(kind):
 
 
 def test_draws_are_uniform_and_do_not_depend_on_padding():
-    from asmil.training.side_by_side.counted_draws import CountedDraws
+    from asmil.training.side_by_side.counted_draws import draw
 
-    draws = object.__new__(CountedDraws)
     seeds = torch.tensor([5 << 32, (5 << 32) | 1])
-    uniform = draws._draw(seeds, 0, (40, 3, 70), None)
+    uniform = draw(seeds, 0, (40, 3, 70))
     assert uniform.shape == (2, 40, 3, 70)
     assert 0 <= uniform.min() < uniform.max() < 1
     assert uniform.mean() == pytest.approx(0.5, abs=0.02)
     assert len(uniform.unique()) > 0.99 * uniform.numel()
-    torch.testing.assert_close(draws._draw(seeds, 0, (33, 3, 66), None), uniform[:, :33, :, :66], rtol=0, atol=0)
-    assert not torch.equal(draws._draw(seeds, 1, (40, 3, 70), None), uniform)
-    dropped = draws._draw(seeds, 0, (40, 3, 70), 0.25)
-    torch.testing.assert_close(dropped, (uniform >= 0.25) / 0.75)
+    torch.testing.assert_close(draw(seeds, 0, (33, 3, 66)), uniform[:, :33, :, :66], rtol=0, atol=0)
+    assert not torch.equal(draw(seeds, 1, (40, 3, 70)), uniform)
+    dropped = draw(seeds, 0, (40, 3, 70), 0.25, torch.full_like(uniform, 2.0))
+    torch.testing.assert_close(dropped, 2 * (uniform >= 0.25) / 0.75)

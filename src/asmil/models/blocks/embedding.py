@@ -99,10 +99,12 @@ class TileEmbedding(nn.Module):
         embedded = features if autocast else features.to(self.like.dtype)
         for number, layer in enumerate(self.layers, start=1):
             drops = self.dropout_last or number < len(self.layers)
-            embedded = self.mil_dropout(self._activated(layer(embedded), drops))
+            embedded = self.mil_dropout(self.layer(layer, embedded, drops))
         return embedded
 
-    def _activated(self, product: Tensor, drops: bool) -> Tensor:
+    def layer(self, linear: nn.Module, rows: Tensor, drops: bool) -> Tensor:
+        """A linear layer, activation, and dropout if it `drops`."""
+        product = linear(rows)
         if not drops:
             return self.activation(product)
         dropout = self.dropout

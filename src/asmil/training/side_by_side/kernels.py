@@ -59,8 +59,8 @@ def gather_kernel(FEATURES, OFFSETS, LENGTHS, BAG, OUT, MASK, rows, width, ROWS:
 
 
 @triton.jit
-def draw_kernel(SEED, OUT, use, p, factor, A, B, C, DROPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Uniform numbers, or the factors of dropout: n x A x B x C. Grid: blocks of four columns, n.
+def draw_kernel(SEED, X, OUT, use, p, factor, A, B, C, BLOCK: tl.constexpr):
+    """Uniform numbers, or if X is given, X with dropout: n x A x B x C. Grid: blocks of four columns, n.
 
     A number is a function of the slot's seed, the use and its three indices, so it does not depend on padding.
     """
@@ -69,13 +69,14 @@ def draw_kernel(SEED, OUT, use, p, factor, A, B, C, DROPS: tl.constexpr, BLOCK: 
     quads = (C + 3) // 4
     quad, b, a = at % quads, (at // quads) % B, at // (quads * B)
     drawn = tl.philox(tl.load(SEED + slot), a, b, quad, tl.zeros_like(at) + use)
-    out = OUT + ((slot * A + a) * B + b) * C
+    row = ((slot * A + a) * B + b) * C
     for i in tl.static_range(4):
         column = quad * 4 + i
         value = tl.uint_to_uniform_float(drawn[i])
-        if DROPS:
-            value = tl.where(value >= p, factor, 0.0)
-        tl.store(out + column, value, mask=(a < A) & (column < C))
+        here = (a < A) & (column < C)
+        if X is not None:
+            value = tl.where(value >= p, factor, 0.0) * tl.load(X + row + column, mask=here, other=0.0).to(tl.float32)
+        tl.store(OUT + row + column, value.to(OUT.dtype.element_ty), mask=here)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ Within `plain_forms()` such operations are replaced by the equivalent form in th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -24,7 +24,8 @@ from asmil.attention.normalizers import Normalizer
 from asmil.models.blocks import folded, landmark_attention, nystrom
 
 
-def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+def plain_kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+    """`divergences.kl_to_softmax`."""
     return divergences.kl(normalizer.log(target_scores).detach(), torch.log_softmax(scores, dim=-1))
 
 
@@ -59,7 +60,8 @@ def _log_sigmoid(values: Tensor) -> Tensor:
     return -functional.softplus(-values, threshold=50)
 
 
-def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+def plain_linear(layer: nn.Linear, rows: Tensor) -> Tensor:
+    """A linear layer with the fewest operations."""
     product = rows @ layer.weight.t()
     return product if layer.bias is None else product + layer.bias.to(product.dtype)
 
@@ -67,36 +69,45 @@ def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
 _any_cross_entropy = functional.cross_entropy
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+def plain_cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """Cross-entropy with the fewest operations."""
     if options != {"reduction": "none"} or logits.ndim != 2 or targets.is_floating_point():
         return _any_cross_entropy(logits, targets, **options)
     is_own = targets.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
     return (torch.log_softmax(logits, dim=-1) * (is_own * -1.0)).sum(dim=-1)
 
 
-PLAIN: list[tuple[Any, str, Any]] = [
-    (nn.Linear, "forward", _linear),
-    (functional, "cross_entropy", _cross_entropy),
-    (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
+Replacement = tuple[Any, str, Any]
+"""The class or module of an operation, its name there, and its other form."""
+PLAIN: list[Replacement] = [
+    (nn.Linear, "forward", plain_linear),
+    (functional, "cross_entropy", plain_cross_entropy),
+    (divergences._KLToSoftmax, "apply", staticmethod(plain_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
     (nystrom._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),
     (functional, "logsigmoid", _log_sigmoid),
 ]
-"""The class or module of an operation, its name there, and its plain form."""
+
+
+@contextmanager
+def replaced(operations: Iterable[Replacement]) -> Iterator[None]:
+    """Within this block, operations have other forms."""
+    with ExitStack() as undo:
+        for owner, name, other in operations:
+            if name in vars(owner):
+                undo.callback(setattr, owner, name, vars(owner)[name])
+            else:
+                undo.callback(delattr, owner, name)
+            setattr(owner, name, other)
+        yield
 
 
 @contextmanager
 def plain_forms() -> Iterator[None]:
     """Within this block, the operations are replaced by their plain forms."""
-    with ExitStack() as undo:
-        for owner, name, plain in PLAIN:
-            if name in vars(owner):
-                undo.callback(setattr, owner, name, vars(owner)[name])
-            else:
-                undo.callback(delattr, owner, name)
-            setattr(owner, name, plain)
+    with replaced(PLAIN), ExitStack() as undo:
         undo.enter_context(sdpa_kernel(SDPBackend.MATH))
         undo.enter_context(warnings.catch_warnings())
         # for a few small operations torch loops over the replicas and warns

@@ -24,6 +24,8 @@ from asmil.training.side_by_side.bags import rows_of, standardized
 from asmil.training.side_by_side.counted_draws import CountedDraws
 from asmil.training.side_by_side.draws import StackedDraws
 from asmil.training.side_by_side.kernels import begin_kernel, end_kernel, gather_kernel
+from asmil.training.side_by_side.passes import single_passes
+from asmil.training.side_by_side.plain_forms import replaced
 from asmil.training.side_by_side.rehearsal import BagLoss
 from asmil.training.side_by_side.schedule import RecordedTurn, recorded_turns
 from asmil.training.side_by_side.stack import Block, StackedOptimizer
@@ -50,6 +52,7 @@ class Slots:
         self.training, self.bag, self.target, self.seed = torch.zeros(4, count, dtype=torch.int64, device=device)
         self.takes = torch.zeros(count, dtype=torch.int8, device=device)
         self.factor = torch.zeros(count, device=device)
+        self.one = torch.ones(count, device=device)
 
     def first(self, count: int) -> Slots:
         """Some of the slots, as views."""
@@ -98,7 +101,7 @@ class RecordedSteps(StackedSteps):
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = before or self._tf32
         try:
-            with self._stacked_arithmetic():
+            with self._stacked_arithmetic(), replaced(single_passes(self.draws)):
                 yield
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
@@ -174,10 +177,11 @@ class RecordedSteps(StackedSteps):
         numbers = None if count == len(self.trainers) else slots.training
         features, mask = self._gathered(shape, numbers)
         trained, fixed = self.stack.of(numbers)
-        drawn, targets = self.draws.of_seeds(slots.seed, shape.rows), slots.target.unsqueeze(1)
+        drawn, targets = [slots.seed], slots.target.unsqueeze(1)
         moment = self._moment(numbers, self.draws.steps)
         result = self._losses(features, mask, targets, drawn, trained | fixed, moment)
-        gradients = dict(zip(trained, torch.autograd.grad(result.loss.sum(), list(trained.values())), strict=True))
+        found = torch.autograd.grad(result.loss, list(trained.values()), slots.one.to(result.loss.dtype))
+        gradients = dict(zip(trained, found, strict=True))
         if result.moved:
             self.stack.set_fixed(result.moved, self._active(slots, numbers), numbers)
         if self.rehearsal.started:
