@@ -7,6 +7,7 @@ import torch
 
 from asmil import AsmilError
 from asmil.runs.config import resolve
+from asmil.runs.layout import is_finished
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
@@ -14,6 +15,7 @@ from asmil.training import executors
 from asmil.training.fused.layout import BLOCK, Layout, Sizes
 from asmil.training.honored import FUSED
 from asmil.training.run import RunObserver, train_run
+from watched_training import killed_in_the_second_epoch
 
 WIDTH = 32
 
@@ -91,6 +93,21 @@ def test_a_training_ends_with_the_executor_it_began_with(small_cohort, tmp_path,
     monkeypatch.setattr(executors, "_begun_with", lambda job: "fused")
     with pytest.raises(AsmilError, match="fused"):
         train_run(small_cohort, tmp_path / "run", config)
+
+
+def test_trainings_side_by_side_go_on_where_their_steps_cannot_be_recorded_any_more(
+    small_cohort, tmp_path, monkeypatch
+):
+    changes = {"training": {"epochs": 2, "device": "cpu", "checkpoint_seconds": 0}, "seeds": 2}
+    config = resolve("mean_pooling", changes=changes)
+    with killed_in_the_second_epoch():
+        train_run(small_cohort, tmp_path / "run", config)
+    reason = executors.JobRunner._reason
+    # a GPU offers graphs of single trainings as well; here, steps of several are never recorded
+    offers = lambda self, executor, job: None if executor == "graphed" else reason(self, executor, job)  # noqa: E731
+    monkeypatch.setattr(executors.JobRunner, "_reason", offers)
+    folder = train_run(small_cohort, tmp_path / "run", config)
+    assert all(is_finished(training) for _, _, training in folder.trainings())
 
 
 def test_seeds_are_all_begun_and_reported(small_cohort, tmp_path):

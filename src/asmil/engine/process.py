@@ -41,8 +41,8 @@ def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, con
         with sending, suppress(OSError):
             pipe.send(Reported(slot, value))
 
-    share_gpus(place.sharers)
     try:
+        share_gpus(place.sharers, place.device)
         worker = make_worker(replace(place, report=report))
     except AsmilError as error:
         pipe.send(NotMade(slot, str(error), mistake=True))

@@ -34,9 +34,9 @@ class Remote:
 
         own_process()
         util: Any = ray.util  # its functions are not typed
-        share_gpus(self._sharers)
         place = Place(self._slot, "cuda:0" if ray.get_gpu_ids() else "cpu", sharers=self._sharers)
         try:
+            share_gpus(place.sharers, place.device)
             self._worker = self._make_worker(place)
         except AsmilError as error:
             return NotMade(self._slot, f"{error} (on {util.get_node_ip_address()})", mistake=True)

@@ -10,6 +10,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST = 2**31 - 1
 SHARE_OF_GPU = 0.7
 """Share of the free memory of a GPU that trainings may fill; evaluation and libraries need the rest."""
+SHARE_OF_TENSORS = 0.9
+"""Share of a process's part of a GPU that tensors may fill; the rest is for CUDA itself."""
 _sharers = 1
 _GROUP_FILES = {
     "memory.max": "memory.current",  # control groups, version 2, then 1
@@ -34,10 +36,17 @@ def keep_freed_memory() -> bool:
     return all(mallopt(option, value) for option, value in options.items())
 
 
-def share_gpus(processes: int) -> None:
-    """Let this process plan with its part of a GPU that this many processes share."""
+def share_gpus(processes: int, device: str = "cpu") -> None:
+    """Let this process plan with its part of a GPU that this many processes share, and on that device keep to it.
+
+    A training that needs more than was planned then fails alone, instead of those beside it.
+    """
     global _sharers
     _sharers = processes
+    if processes > 1 and device.startswith("cuda"):
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(SHARE_OF_TENSORS / processes, torch.device(device))
 
 
 def gpu_part(free: int, used: int, total: int) -> int:

@@ -218,7 +218,9 @@ class JobRunner:
         from asmil.training.side_by_side.train import fit_side_by_side
 
         train, val = [job.train for job in jobs], [job.val for job in jobs]
-        has_choice = jobs[0].config.training.executor == "auto" and self._reason("graphed", jobs[0]) is None
+        is_new = all(_begun_with(job) is None for job in jobs)
+        is_free = is_new and jobs[0].config.training.executor == "auto"
+        has_choice = is_free and self._reason("graphed", jobs[0]) is None
         try:
             fit_side_by_side(trainers, train, val, self._resident(jobs[0]), start, recorded=has_choice)
         except NotSideBySide as obstacle:

@@ -15,6 +15,8 @@ SMALLEST_STEP = 8
 PER_OCTAVE = 8
 PASSES = 64
 """A step keeps at most about this many arrays of tiles x its widest layer, in float32."""
+COPIES = 10
+"""Arrays of the size of all weights: weights, gradients, moments, an EMA, and copies for the trainings of a step."""
 _ENDED = object()
 
 
@@ -50,6 +52,7 @@ def padded_length(tiles: int, fewest: int) -> int:
 
 
 def step_bytes(model: MILModel, tiles: int) -> int:
-    """The memory of a step on this many tiles, roughly."""
-    widest = max(max(parameter.shape, default=1) for parameter in model.parameters())
-    return 4 * PASSES * tiles * widest
+    """The memory of a training and its step on this many tiles, roughly."""
+    parameters = list(model.parameters())
+    widest = max(max(parameter.shape, default=1) for parameter in parameters)
+    return 4 * (PASSES * tiles * widest + COPIES * sum(parameter.numel() for parameter in parameters))
