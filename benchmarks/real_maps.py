@@ -3,12 +3,15 @@
     python benchmarks/real_maps.py prepare cohorts/colon/nuclei cohorts/colon/grid     (before the sweep of colon)
     asmil sweep studies/real_colon.yaml --out runs/real_colon                          (and real_transplants.yaml)
     python benchmarks/real_maps.py record runs/real_colon runs/real_transplants --out docs/results/real_tissue
+    python benchmarks/real_maps.py chance cohorts/colon/nuclei --out docs/results/real_tissue
 
 `prepare` writes `splits-5x10.csv` (five times 10 folds, as in the ABMIL paper) and `permuted.csv` (the labels in random
-order, a check that must fail). A record is `maps_NAME.csv`, one row per cohort, variant and kind of map: AUC and AP of
-the tiles of every test slide with true tiles, by models that were not trained on it (mean over folds and seeds, then
-over slides); Spearman's correlation of the maps of two seeds; the area between the curves of `asmil faithfulness`; and
-the AUC of the same models before training. The area takes long, and is measured of the method's own map on `nuclei`.
+order, a check that must fail). `chance` writes `chance.json`: the AUC on the same folds of a logistic regression on the
+mean features of slides, with `permuted.csv` and with other random orders of the labels. A record is `maps_NAME.csv`,
+one row per cohort, variant and kind of map: AUC and AP of the tiles of every test slide with true tiles, by models that
+were not trained on it (mean over folds and seeds, then over slides); Spearman's correlation of the maps of two seeds;
+the area between the curves of `asmil faithfulness`; and the AUC of the same models before training. The area takes
+long, and is measured of the method's own map on `nuclei`.
 """
 
 from __future__ import annotations
@@ -24,14 +27,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide, load_cohort
 from asmil.cohort.splits import make_splits
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
 from asmil.explain.kinds import explain_bag, kinds_of
-from asmil.files import write_text
+from asmil.files import write_json, write_text
 from asmil.models.base import MILModel
 from asmil.runs.model import build_model
 from asmil.runs.run import Run
@@ -59,6 +67,34 @@ def prepare(folder: Path) -> None:
     table = pd.read_csv(manifest, dtype=str)
     permuted = np.random.default_rng(0).permutation(table["label"].to_numpy())
     write_text(folder / "permuted.csv", table.assign(label=permuted).to_csv(index=False))
+
+
+def chance(folder: Path, orders: int = 200) -> dict[str, float]:
+    """The AUC that labels in random order have by chance, and that of those in `permuted.csv`."""
+    cohort = load_cohort(folder / "permuted.csv")
+    place = {slide.slide: number for number, slide in enumerate(cohort.slides)}
+    means = np.stack([read_bag(s.source, s.slide, s.mpp).features.float().mean(dim=0).numpy() for s in cohort.slides])
+    labels = np.array([slide.label == cohort.classes[1] for slide in cohort.slides])
+    table = pd.read_csv(folder / "splits-5x10.csv", dtype={"slide": str})
+    table["place"] = table["slide"].map(place)
+    parts = [part.groupby("role")["place"].apply(list) for _, part in table.groupby("fold")]
+    draw = np.random.default_rng(1)
+    values = [_auc_of_means(means, draw.permutation(labels), parts) for _ in range(orders)]
+    own = _auc_of_means(means, labels, parts)
+    low, high = np.quantile(values, [0.025, 0.975])
+    below = float(np.mean(np.array(values) <= own))
+    return {"orders": orders, "mean": float(np.mean(values)), "low": low, "high": high, "own": own, "below": below}
+
+
+def _auc_of_means(means: Floats, labels: Floats, parts: Sequence[pd.Series]) -> float:
+    """The mean AUC of the test slides of all folds that have both classes."""
+    scores = []
+    for part in parts:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, solver="liblinear", dual=True))
+        model.fit(means[part["train"]], labels[part["train"]])
+        if len(set(labels[part["test"]])) > 1:
+            scores.append(roc_auc_score(labels[part["test"]], model.decision_function(means[part["test"]])))
+    return float(np.mean(scores))
 
 
 def record(sweep: Path, workers: int) -> pd.DataFrame:
@@ -156,12 +192,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recording.add_argument("sweeps", type=Path, nargs="+")
     recording.add_argument("--out", type=Path, required=True)
     recording.add_argument("--workers", type=int, default=1)
+    guessing = verbs.add_parser("chance", help="measure what labels in random order give by chance")
+    guessing.add_argument("cohort", type=Path)
+    guessing.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
     if given.verb == "prepare":
         for folder in given.cohorts:
             prepare(folder)
         return
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.verb == "chance":
+        write_json(given.out / "chance.json", chance(given.cohort))
+        return
     for sweep in given.sweeps:
         path = given.out / f"maps_{sweep.name.removeprefix('real_')}.csv"
         table = record(sweep, given.workers)

@@ -10,8 +10,8 @@
 
 A record is a table with one row per cohort and variant: the score with its interval, and the difference to the
 reference with interval and p-value, Holm's over the variants that share the reference. The reference is `abmil`; in a
-sweep without it, the first variant of the same method. Rows of an earlier record that a sweep does not have are kept;
-this is refused if the reference has other scores there, since differences are paired with the runs of one sweep.
+sweep without it, the first variant of the same method. Rows of an earlier record that a sweep does not have are kept.
+A difference is always to the reference of the same sweep, whose score is in the row (`reference_value`).
 
 To go on with a sweep on another machine, copy its results there without the trained models. `asmil sweep` then keeps
 what is finished, and `record` needs no more (0.2 MB for a variant with two folds and two seeds; parts for a limit):
@@ -99,6 +99,7 @@ def compared(cohort: str, runs: Mapping[str, Path]) -> pd.DataFrame:
         row |= {"patients": comparison.n_patients, **columns_of("value", scores[name][primary])}
         if variant != reference:
             row |= {**columns_of("difference", differences[name].estimate), "p": differences[name].p}
+            row["reference_value"] = scores[names[str(runs[reference])]][primary].value
         if "macro_f1" in scores[name]:
             row |= {"f1": scores[name]["macro_f1"].value, **of_predictions(Run(path, "cpu"))}
         rows.append(row)
@@ -109,9 +110,17 @@ def joined(table: pd.DataFrame, earlier: pd.DataFrame | None) -> pd.DataFrame:
     """The rows of a sweep, and those of an earlier record that it does not have, with Holm's p-values over both."""
     if earlier is not None:
         _refuse_other_references(table, earlier)
-        table = with_earlier(table, earlier)
+        table = with_earlier(table, with_reference_values(earlier))
     families = table.groupby(["cohort", "reference"])["p"]
     return table.assign(p_holm=families.transform(lambda p: pd.Series(holm(p.dropna().tolist()), p.dropna().index)))
+
+
+def with_reference_values(table: pd.DataFrame) -> pd.DataFrame:
+    """A record with the score of the reference in every row that is compared with it, also if it was written before."""
+    references = table.set_index(["cohort", "variant"])["value"]
+    keys = pd.MultiIndex.from_frame(table[["cohort", "reference"]])
+    found = pd.Series(references.reindex(keys).to_numpy(), table.index).where(table["variant"] != table["reference"])
+    return table.assign(reference_value=table.get("reference_value", found).fillna(found))
 
 
 def with_earlier(
@@ -126,15 +135,15 @@ def with_earlier(
 
 
 def _refuse_other_references(table: pd.DataFrame, earlier: pd.DataFrame) -> None:
-    """Raise if a reference has other scores than in the earlier record."""
+    """Raise if a cohort has another reference, or other patients, than in the earlier record."""
+    about = ["reference", "patients"]
     both = table.merge(earlier, on=["cohort", "variant"], suffixes=("", "_earlier"))
-    both = both[(both["variant"] == both["reference"]) | (both["variant"] == both["reference_earlier"])]
-    scores = ["value", "value_low", "value_high", "patients"]
-    same = np.isclose(both[scores], both[[f"{name}_earlier" for name in scores]], rtol=1e-4).all(axis=1)
-    for row in both[~(same & (both["reference"] == both["reference_earlier"]).to_numpy())].to_dict("records"):
+    both = both[both["variant"] == both["reference"]]
+    same = (both[about].to_numpy() == both[[f"{name}_earlier" for name in about]].to_numpy()).all(axis=1)
+    for row in both[~same].to_dict("records"):
         raise SystemExit(
-            f"{row['variant']} on {row['cohort']} is another run than in the record, so the rows cannot be joined; "
-            "go on with the sweep of the record, or remove the record to replace it"
+            f"{row['variant']} on {row['cohort']} is of other patients, or another reference, than in the record, so "
+            "the rows cannot be joined; correct the cohort, or remove the record to replace it"
         )
 
 

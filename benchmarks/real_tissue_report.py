@@ -6,6 +6,7 @@ them. A record that is missing gives "Not run yet.".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ GAIN = ("abmil, nsf 1", "brca")
 EXPLAINED_SHARE = 0.8
 TO_REACH = ("abmil", "linear")
 """What a recommended setting of ASMIL is compared with."""
+WITHOUT_ANCHOR = "asmil, no anchor"
 UNCHANGED = "asmil, paper"
 """The setting that it must be better than."""
 WITHIN = -0.005
@@ -90,6 +92,25 @@ class Study:
         parts = self.unfinished()
         return f"**Not complete.** Runs with records, of those planned: {_listed(parts)}." if parts else ""
 
+    def trained_again(self) -> str:
+        """The scores of references that were trained in several sessions, in a sentence; empty if none was."""
+        parts = []
+        for name in PLANNED:
+            table = self.table(name)
+            if table is None or "reference_value" not in table:
+                continue
+            for cohort, rows in table.groupby("cohort", sort=False):
+                own = rows[rows["variant"] == rows["reference"]]["value"]
+                scores = sorted({f"{value:.3f}" for value in [*own, *rows["reference_value"].dropna()]})
+                if len(scores) > 1:
+                    parts.append(f"{rows['reference'].iloc[0]} on {TITLES.get(cohort, cohort)} {' and '.join(scores)}")
+        return (
+            f"Some references were trained in two sessions ({'; '.join(parts)}); a difference is to the one of its "
+            "own session."
+            if parts
+            else ""
+        )
+
     def in_three_sentences(self) -> str:
         """What ASMIL is good for and what not, for the README."""
         tuned, anchored = self.table("subtyping"), self.table("anchor")
@@ -101,14 +122,14 @@ class Study:
         arms = (anchored[anchored["variant"] == f"abmil, {arm}"].mean(numeric_only=True) for arm in ("none", "nsf 1"))
         without, anchor = arms
         return (
-            f"On real tissue, tuned alike, ASMIL {found[self.verdicts['asmil']]} ABMIL: macro-AUC is {scores[0]} for "
-            f"ASMIL, {scores[1]} for ABMIL and {scores[2]} for a linear probe{self._not_tuned_on()}"
-            f"{self._untuned('asmil')}. The anchor "
-            f"{'makes' if anchor['jsd_late'] < without['jsd_late'] else 'does not make'} attention move less late in "
-            f"training, its effective share (1 is uniform) is {anchor['effective_share']:.2f} with it and "
-            f"{without['effective_share']:.2f} without (ABMIL), and it {self._gains_of_anchors(anchored)}"
-            f"{self._few_witnesses()}. So use ASMIL to repeat its paper or to study attention that does not move; "
-            "for a classifier, train `abmil` and `linear` first, and compare."
+            f"On real tissue, with the same tuning for all, ASMIL {found[self.verdicts['asmil']]} ABMIL. Macro-AUC: "
+            f"ASMIL {scores[0]}{self._without_anchor(tuned)}; ABMIL {scores[1]}; a linear probe "
+            f"{scores[2]}{self._not_tuned_on()}.{self._untuned('asmil')}\n\n"
+            f"The anchor {'makes' if anchor['jsd_late'] < without['jsd_late'] else 'does not make'} attention move "
+            f"less late in training, and {_flatter(anchor['effective_share'], without['effective_share'])}. It "
+            f"{self._gains_of_anchors(anchored)}{self._few_witnesses()}.\n\n"
+            "So use ASMIL to repeat its paper or to study attention that does not move. For a classifier, train "
+            "`abmil` and `linear` first, and compare."
         )
 
     def _not_tuned_on(self) -> str:
@@ -118,6 +139,11 @@ class Study:
         left = set(tuned["cohort"]) - set(tuned[tuned["variant"] == "asmil"]["cohort"])
         return f" (on {_listed([TITLES[name] for name in sorted(left)])}, ASMIL was not tuned yet)" if left else ""
 
+    def _without_anchor(self, tuned: pd.DataFrame) -> str:
+        """What is shown of ASMIL without its anchor, as a part of a sentence; empty if nothing is."""
+        found = self.verdicts.get(WITHOUT_ANCHOR, "undecided")
+        return "" if found == "undecided" else f", without its anchor {found}, {_by_cohort(tuned, WITHOUT_ANCHOR)}"
+
     @staticmethod
     def _gains_of_anchors(anchored: pd.DataFrame) -> str:
         """Whether NSF raises AUC, as a part of a sentence."""
@@ -126,7 +152,7 @@ class Study:
         return f"raises AUC for {_listed(gains['variant'].tolist())}" if len(gains) else "is not shown to raise AUC"
 
     def _untuned(self, variant: str) -> str:
-        """A variant and ABMIL with fixed settings: survival, and splits with a shown difference; a sentence's end."""
+        """A variant and ABMIL with fixed settings: survival, and splits with a shown difference; a sentence."""
         parts = []
         survival, splits = self.table("survival"), self.table("splits")
         if splits is not None:
@@ -139,7 +165,7 @@ class Study:
         if survival is not None and means.keys() >= {variant, "abmil"}:
             scores = f"{means[variant]:.3f} (ABMIL {means['abmil']:.3f})"
             parts.append(f"its mean C-index on {survival['cohort'].nunique()} survival cohorts is {scores}")
-        return f"; with fixed settings, {' and '.join(parts)}" if parts else ""
+        return f" With fixed settings, {', and '.join(parts)}." if parts else ""
 
     def _few_witnesses(self) -> str:
         """What NSF does to ABMIL where a slide has few tiles of another tissue, as the end of a sentence."""
@@ -149,7 +175,7 @@ class Study:
             return ""
         few, before = FEW.split()[1], row["value"] - row["difference"]
         return (
-            f"; where only {few} tiles of a slide matter (an artificial cohort), it changes the AUC of ABMIL from "
+            f", and where only {few} tiles of a slide matter (an artificial cohort), it changes the AUC of ABMIL from "
             f"{before:.2f} to {row['value']:.2f}"
         )
 
@@ -309,7 +335,20 @@ class Study:
             return f"Permuted labels: {NOT_RUN.lower()}"
         failed = rows[(rows["value_low"] > 0.5) | (rows["value_high"] < 0.5)]["variant"].tolist()
         found = f"differs from chance for {_listed(failed)}" if failed else "does not differ from chance, as it must"
-        return f"Permuted labels: the AUC of slides {found} ({len(rows)} variants)."
+        span = f"{rows['value'].min():.2f} to {rows['value'].max():.2f}"
+        return f"Permuted labels: the AUC of slides {found} ({len(rows)} variants, {span}).{self._by_chance()}"
+
+    def _by_chance(self) -> str:
+        """What random orders of the labels give, in a sentence; empty if this was not measured."""
+        path = self.folder / "chance.json"
+        if not path.is_file():
+            return ""
+        known = json.loads(path.read_text())
+        return (
+            f" This is one random order: a logistic regression on mean features has an AUC of {known['own']:.2f} with "
+            f"it, and of {known['low']:.2f} to {known['high']:.2f} with 95 % of {known['orders']} others "
+            f"({100 * known['below']:.1f} % are as low)."
+        )
 
     def untrained(self) -> str:
         """Whether the maps of models before training find less than those of trained ones."""
@@ -724,6 +763,12 @@ def _split(cohort: str) -> str:
     """
     name, arm = cohort.split(", ")
     return f"{TITLES[name]} {ARMS[arm]}"
+
+
+def _flatter(share: float, before: float) -> str:
+    """Whether an anchor makes the attention of ABMIL flatter, with the effective shares."""
+    word = "flatter" if share > before else "not flatter"
+    return f"{word}: the effective share of ABMIL's tiles (1 is uniform) is {share:.2f} with it, {before:.2f} without"
 
 
 def _are(names: Sequence[str], what: str) -> str:

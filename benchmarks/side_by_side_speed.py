@@ -258,6 +258,26 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return markdown_table(headers, rows)
 
 
+def seconds_of_epochs(setting: dict[str, Any], result: dict[str, Any], epochs: int) -> float:
+    """The seconds of the steps of so many epochs of all trainings, at the speed of the last one that was measured."""
+    bags = int(setting["cohort"].rsplit(", ", 1)[1].split()[0])
+    folds, seeds = (int(part.split()[0]) for part in setting["trainings"].split(" x "))
+    return float(result["together"] * epochs * bags * (folds - 2) * seeds)  # two folds validate and test
+
+
+def before_and_after(before: dict[str, Any], after: dict[str, Any], epochs: int) -> str:
+    """Two records as Markdown: the time of a bag, and the seconds of so many epochs."""
+    earlier = {result["method"]: result for result in before["results"]}
+    rows = []
+    for result in after["results"]:
+        old = earlier.get(result["method"])
+        cells = [f"{1e6 * result['together']:.1f}", f"{seconds_of_epochs(after, result, epochs):.1f}"]
+        if old is not None:
+            cells += [f"{seconds_of_epochs(before, old, epochs):.1f}", f"{old['together'] / result['together']:.2f}"]
+        rows.append([result["method"], *cells, *[""] * (4 - len(cells))])
+    return markdown_table(["method", "µs per bag", f"{epochs} epochs, s", "before, s", "times faster"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=list(MAIN), help="names, or all")

@@ -55,6 +55,7 @@ BENCHMARKS = (
     "preset_study",
     "reading_speed",
     "recording_cost",
+    "side_by_side_speed",
     "small_trainings_speed",
     "survival_recovery",
     "tissue_speed",

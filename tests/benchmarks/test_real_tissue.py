@@ -222,13 +222,20 @@ def test_results_stand_beside_the_printed_ones(study):
     assert all(number in found.splits_table() for number in ("0.778", "0.672", "0.900"))
 
 
-def test_a_partial_record_keeps_the_rows_of_an_earlier_one_with_the_same_reference():
+def test_a_partial_record_keeps_the_rows_of_an_earlier_one_with_their_reference():
     scores = {"value_low": 0.7, "value_high": 0.95, "patients": 100, "reference": "abmil"}
-    earlier = rows({"abmil": (0.8, 0.9), "dsmil": (0.85, 0.92)}, "abmil", {"dsmil": (0.03, 1)}).assign(**scores)
+    earlier = rows({"abmil": (0.81, 0.9), "dsmil": (0.85, 0.92)}, "abmil", {"dsmil": (0.03, 1)}).assign(**scores)
     table = rows({"abmil": (0.8, 0.9), "simlp": (0.7, 0.8)}, "abmil", {"simlp": (0.04, 1)}).assign(**scores)
-    found = real_tissue.joined(table, earlier).set_index(["cohort", "variant"])
+    table["reference_value"] = [float("nan"), float("nan"), 0.8, 0.9]
+    joined = real_tissue.joined(table, earlier)
+    found = joined.set_index(["cohort", "variant"])
     assert sorted(found.index) == sorted((c, v) for c in COHORTS for v in ("abmil", "dsmil", "simlp"))
     assert found.loc[("brca", "dsmil"), "p_holm"] == pytest.approx(0.06)
+    assert found["value"]["brca", "abmil"] == 0.8
+    assert found["reference_value"]["brca", "dsmil"] == 0.81
+    assert found["reference_value"]["brca", "simlp"] == 0.8
+    again = real_tissue.joined(earlier.iloc[:2], joined).set_index(["cohort", "variant"])
+    assert again["reference_value"].sort_index().equals(found["reference_value"].sort_index())
     assert real_tissue.joined(table, None)["p_holm"].min() == pytest.approx(0.04)
     with pytest.raises(SystemExit, match="abmil on brca"):
-        real_tissue.joined(table, earlier.assign(value=earlier["value"] + 0.01))
+        real_tissue.joined(table, earlier.assign(patients=99))
