@@ -127,6 +127,17 @@ def refuted_on_tissue() -> list[dict[str, Any]]:
     return [each for each in record("claims.json") if each["how"] == "tissue"]
 
 
+def site_bias_table() -> str:
+    """AUC of methods on one cohort by the share of training patients whose site depends on the label."""
+    table = pd.read_csv(RESULTS / "site_bias.csv")
+    shown = table.assign(text=table["value"].map("{:.3f}".format))
+    shown.loc[shown["p_holm"] < 0.05, "text"] = "**" + shown["text"] + "**"
+    wide = shown.pivot(index="variant", columns="cohort", values="text").loc[table["variant"].drop_duplicates()]
+    return markdown_table(
+        ["", *wide.columns], [[name, *row] for name, row in zip(wide.index, wide.to_numpy(), strict=True)]
+    )
+
+
 def about() -> dict[str, Any]:
     """How the results that come with the package were made."""
     return json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text())  # type: ignore[no-any-return]

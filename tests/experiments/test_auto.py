@@ -114,6 +114,13 @@ def test_attention_pays_only_if_it_is_better_than_both_simple_methods(linear, me
     assert attention_verdict(differences) == (verdict, reference)
 
 
+def test_attention_that_was_trained_for_few_epochs_is_not_dismissed():
+    worse = {"linear": difference(-0.2, -0.3, -0.1)}
+    assert attention_verdict(worse, share=1.0) == ("does not pay", "linear")
+    assert attention_verdict(worse, share=0.2) == ("undecided", "linear")
+    assert attention_verdict({"linear": difference(0.2, 0.1, 0.3)}, share=0.2) == ("pays", "linear")
+
+
 def test_without_an_attention_method_there_is_no_verdict():
     assert attention_verdict({}) == ("no attention", None)
 

@@ -65,6 +65,10 @@ def claim_of(name):
         ("mhim-training-memory", "not testable here"),
         ("drop-less-spread", "undecided"),
         ("anchor-significant", "undecided"),
+        # on a stand-in with a shortcut, accuracy decides nothing; time and movement do
+        ("sota-vit", "undecided"),
+        ("small-foci-missed", "undecided"),
+        ("entmax-slower", "supported"),
     ],
 )
 def test_the_papers_own_measure_decides_and_substitutes_do_not(name, verdict):
@@ -77,6 +81,15 @@ def test_results_on_stand_ins_with_a_shortcut_carry_a_caveat(tmp_path):
     assert not rule(claim_of("components-all-help"), measured).caveat  # BRACS alone has one site
     results(tmp_path / "components", {"drop": [0.6, 0.7], "anchor+drop": [0.6, 0.8]})
     assert not rule(claim_of("components-all-help"), Measured(tmp_path)).caveat
+
+
+def test_stand_ins_with_a_shortcut_leave_it_to_the_others_to_refute_a_claim(monkeypatch, tmp_path):
+    refuted = rule(claim_of("plug-in-nsf"), Measured())
+    assert refuted.verdict == "not supported"
+    assert "camelyon16 decides nothing" in refuted.why
+    # without the shortcut on CAMELYON-16, the same results would decide
+    monkeypatch.setattr(Measured, "caveats", lambda self, table, datasets: {})
+    assert rule(claim_of("sota-vit"), Measured()).verdict == "not supported"
 
 
 def test_claims_name_planned_rows_of_the_records_of_real_tissue():

@@ -63,6 +63,7 @@ class Findings:
     reference: the simple candidate that the verdict is about
     chosen: the candidate that the procedure chooses on all patients; won: in how many outer folds it did
     resampled: the share of bootstrap resamples of patients in which each finalist is best
+    share: of the usual epochs that methods were trained for
     """
 
     expected: RunEvaluation
@@ -75,6 +76,7 @@ class Findings:
     folds: int
     resampled: Mapping[str, float]
     calibration: str
+    share: float
     hints: tuple[str, ...]
 
     @property
@@ -114,7 +116,13 @@ class Findings:
             return f"Attention pays here: {size} over {simple}."
         if self.verdict == "does not pay":
             return f"Attention does not pay here: {size} compared with {simple}. Use {simple}."
-        return f"Undecided whether attention pays here: {size} compared with {simple}; the interval covers 0."
+        undecided = f"Undecided whether attention pays here: {size} compared with {simple}"
+        if difference.interval.is_defined and difference.interval.high < 0:
+            return (
+                f"{undecided}, but methods were trained for {format_share(self.share)} of their usual epochs, of which "
+                "attention needs more than a simple method."
+            )
+        return f"{undecided}; the interval covers 0."
 
     @property
     def choice_answer(self) -> str:
@@ -144,7 +152,7 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
         for difference in comparison.differences
         if difference.run == "attention" and difference.metric.name == name
     }
-    verdict, reference = attention_verdict(differences)
+    verdict, reference = attention_verdict(differences, result.plan.share)
     chosen = search.candidates[ranking(result.final)[0]]
     winners = Counter(ranking(history)[0] for history in result.choices)
     resampled = win_shares(expected.run.format, result.finalists)
@@ -160,15 +168,17 @@ def find(search: Search, result: SearchResult, infos: Sequence[FeatureInfo], res
         folds=len(result.choices),
         resampled=resampled,
         calibration=calibration,
+        share=result.plan.share,
         hints=(),
     )
     return replace(findings, hints=tuple(_hints(findings, result, poor)))
 
 
-def attention_verdict(differences: Mapping[str, Estimate]) -> tuple[Verdict, str | None]:
+def attention_verdict(differences: Mapping[str, Estimate], share: float = 1.0) -> tuple[Verdict, str | None]:
     """Whether attention pays, and the simple candidate that decides: attention must be better than all of them.
 
     differences: attention minus each simple candidate; empty if no candidate has attention
+    share: of the usual epochs; with too few, that attention does not pay is undecided, since it needs more of them
     """
     if not differences:
         return "no attention", None
@@ -178,7 +188,8 @@ def attention_verdict(differences: Mapping[str, Estimate]) -> tuple[Verdict, str
         return "pays", strongest
     worse = [name for name, interval in intervals.items() if interval.is_defined and interval.high < 0]
     if worse:
-        return "does not pay", min(worse, key=lambda name: differences[name].value)
+        verdict: Verdict = "undecided" if share < FEW_EPOCHS_SHARE else "does not pay"
+        return verdict, min(worse, key=lambda name: differences[name].value)
     return "undecided", strongest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -50,7 +51,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def rule(claim: Claim, measured: Measured) -> Ruling:
-    """Decide one claim; a measurement that is not the paper's own leaves it undecided."""
+    """Decide one claim; a measurement that is not the paper's own leaves it undecided, and so does a caveat."""
     ruling = _measured_ruling(claim, measured)
     if claim.tissue is not None and not measured.is_of_user(ruling.run):
         ruling = claim.tissue.judged(ruling)
@@ -68,14 +69,32 @@ def _measured_ruling(claim: Claim, measured: Measured) -> Ruling:
             return rules[claim.id]()
     compare = claim.compare
     table, decide = (compare.table, compare.decide) if compare else runs.RULES[claim.id]
+    datasets = (compare.datasets if compare else ()) or RECIPES[table].datasets
+    caveats = measured.caveats(table, datasets)
+    ruling = replace(_by_runs(table, decide, measured), caveat="; ".join(dict.fromkeys(caveats.values())))
+    if not caveats or not ruling.decided or not runs.depends_on_labels(claim.id, compare):
+        return ruling
+    return _without_limited(ruling, _by_runs(table, decide, measured.without(table, caveats)), caveats)
+
+
+def _by_runs(table: str, decide: Callable[[Measured], Ruling], measured: Measured) -> Ruling:
     try:
         if not measured.has(table):
             raise runs.Missing(f"no results of `asmil paper {table}` yet")
-        ruling = decide(measured)
+        return decide(measured)
     except runs.Missing as error:
         return Ruling("undecided", "run", str(error), measured.where(table))
-    datasets = (compare.datasets if compare else ()) or RECIPES[table].datasets
-    return replace(ruling, caveat=measured.caveat(table, datasets))
+
+
+def _without_limited(ruling: Ruling, rest: Ruling, limited: Iterable[str]) -> Ruling:
+    """What is left of a ruling: stand-ins with a caveat decide nothing, and the others can only refute the claim.
+
+    rest: as decided by the other stand-ins
+    """
+    all_say = f"the stand-in of {' and '.join(limited)} decides nothing; with it {ruling.verdict}: {ruling.why}"
+    if rest.verdict == "not supported":
+        return replace(rest, why=f"{rest.why}; {all_say}", caveat=ruling.caveat)
+    return replace(ruling, verdict="undecided", why=all_say)
 
 
 def rule_all(measured: Measured) -> list[Ruled]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from copy import copy
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
@@ -45,13 +46,23 @@ class Measured:
         """Whether results come from a folder of the user."""
         return bool(where) and not where.startswith(_PREFIX)
 
-    def caveat(self, table: str, datasets: Collection[str]) -> str:
-        """What limits the bundled results of a table on these data sets; empty for results of the user."""
+    def caveats(self, table: str, datasets: Collection[str]) -> dict[str, str]:
+        """By data set, what limits the bundled results of a table on it; empty for results of the user."""
         if not self.has(table) or self.is_of_user(self.where(table)):
-            return ""
+            return {}
         known = json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text(encoding="utf-8"))["caveats"]
         used = [name for name in datasets if self.results(table)["cohort"].str.startswith(f"{name}-").any()]
-        return "; ".join(dict.fromkeys(known[name] for name in used if name in known))
+        return {name: known[name] for name in used if name in known}
+
+    def without(self, table: str, datasets: Collection[str]) -> Measured:
+        """The same without the results of a table on these data sets."""
+        where, results = self._sources[table]
+        left = results[~results["cohort"].str.startswith(tuple(f"{name}-" for name in datasets))]
+        rest = copy(self)
+        rest._sources = {name: source for name, source in self._sources.items() if name != table}
+        if len(left):
+            rest._sources[table] = (where, left)
+        return rest
 
 
 def _bundled() -> dict[str, _Source]:
