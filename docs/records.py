@@ -130,12 +130,9 @@ def refuted_on_tissue() -> list[dict[str, Any]]:
 def site_bias_table() -> str:
     """AUC of methods on one cohort by the share of training patients whose site depends on the label."""
     table = pd.read_csv(RESULTS / "site_bias.csv")
-    shown = table.assign(text=table["value"].map("{:.3f}".format))
-    shown.loc[shown["p_holm"] < 0.05, "text"] = "**" + shown["text"] + "**"
-    wide = shown.pivot(index="variant", columns="cohort", values="text").loc[table["variant"].drop_duplicates()]
-    return markdown_table(
-        ["", *wide.columns], [[name, *row] for name, row in zip(wide.index, wide.to_numpy(), strict=True)]
-    )
+    wide = table.pivot(index="variant", columns="cohort", values="value").loc[table["variant"].drop_duplicates()]
+    rows = [[name, *map("{:.3f}".format, row)] for name, row in zip(wide.index, wide.to_numpy(), strict=True)]
+    return markdown_table(["", *wide.columns], rows)
 
 
 def about() -> dict[str, Any]:

@@ -239,6 +239,7 @@ class RecordedSteps(StackedSteps):
         """Record a step; sets `obstacle` if this is not possible."""
         self._take_in_vain(shape)
         torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()  # graphs have memory of their own, so that this would be needed twice
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.stream(self._side):
