@@ -60,6 +60,7 @@ def test_without_records_every_question_says_so(study):
         empty.few_witnesses,
     ]
     tables = [empty.subtyping_table, empty.splits_table, empty.survival_table, empty.maps_table, empty.anchor_table]
+    tables += [empty.colon_table, empty.below_abmil]
     assert {answer() for answer in (*answers, *tables, empty.changes_table)} == {NOT_RUN}
     assert empty.evidence() == empty.recommended() == {}
 
@@ -181,6 +182,18 @@ def test_maps_before_training_and_permuted_labels_are_checked(study):
     assert "abmil" not in found.untrained()
     assert "dsmil" in found.permuted()
     assert "gradient" not in found.maps_table()
+
+
+def test_slides_of_colon_stand_beside_the_printed_numbers_without_permuted_labels(study):
+    table = rows({"abmil": (0.8, 0.95), "dsmil": (0.9, 0.7)}, "abmil", {"dsmil": (0.9, 0.01)})
+    found = study(
+        colon=table.assign(cohort=table["cohort"].map({"brca": "nuclei, permuted labels", "nsclc": "nuclei"}))
+    )
+    printed, own = found.colon_table().splitlines()[2:]
+    assert all(text in printed for text in ("| abmil |", "0.950", "0.968"))
+    assert all(text in own for text in ("| dsmil |", "0.700", "**"))
+    assert "0.800" not in found.colon_table()
+    assert "dsmil" in found.of_slides()
 
 
 def test_changes_run_on_one_cohort_do_not_count(study):
