@@ -135,7 +135,8 @@ class Study:
             f"{scores[2]}{self._not_tuned_on()}.{self._untuned('asmil')}\n\n"
             f"The anchor {'makes' if anchor['jsd_late'] < without['jsd_late'] else 'does not make'} attention move "
             f"less late in training, and {_flatter(anchor['effective_share'], without['effective_share'])}. It "
-            f"{self._gains_of_anchors(anchored)}{self._few_witnesses()}.\n\n"
+            f"{self._gains_of_anchors(anchored)}{self._few_witnesses()}."
+            f"{self._found_witnesses(('abmil', 'asmil', WITHOUT_ANCHOR))}\n\n"
             "So use ASMIL to repeat its paper or to study attention that does not move. For a classifier, train "
             "`abmil` and `linear` first, and compare."
         )
@@ -450,19 +451,17 @@ class Study:
         found = f"**Compared with ABMIL by the number of witnesses: {' | '.join(parts) or 'no difference is shown'}.**"
         return f"{found}{self._found_witnesses()}"
 
-    def _found_witnesses(self) -> str:
-        """The AUC of the tiles of transplants by attention, with and without an anchor."""
+    def _found_witnesses(self, variants: Sequence[str] = ("abmil", "abmil, nsf", "asmil", WITHOUT_ANCHOR)) -> str:
+        """The AUC of the tiles of transplants by attention, with and without an anchor, in a sentence."""
         if self.maps is None:
             return ""
         own = own_maps(self.maps[self.maps["cohort"].str.startswith(WITNESSES)])
-        by_key, numbers = _by_key(own), [cohort for cohort, _ in by_witnesses(own)]
-        parts = []
-        for variant in ("abmil", "abmil, nsf", "asmil"):
-            found = [f"{by_key[variant, cohort]['auc']:.2f}" for cohort in numbers if (variant, cohort) in by_key]
-            if found and len(found) == len(numbers):
-                parts.append(f"{variant} {', '.join(found)}")
+        numbers = [cohort for cohort, _ in by_witnesses(own)]
+        by_key = {key: f"{row['auc']:.2f}" for key, row in _by_key(own).items()}
+        measured = [name for name in variants if all((name, cohort) in by_key for cohort in numbers)]
+        parts = [f"{name} {', '.join(by_key[name, cohort] for cohort in numbers)}" for name in measured]
         asked = ", ".join(cohort.split()[1] for cohort in numbers)
-        return f" Tile AUC of attention with {asked} witnesses: {'; '.join(parts)}." if parts else ""
+        return f" Tile AUC of attention with {asked} such tiles: {'; '.join(parts)}." if parts else ""
 
     def transplants_table(self) -> str:
         """AUC of slides by the number of witnesses."""
