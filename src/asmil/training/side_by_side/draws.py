@@ -52,15 +52,11 @@ class StackedDraws:
         drawn = []
         for use, (shape, p) in enumerate(self._uses(padded)):
             numbers = torch.zeros(len(trainings), *shape, device=self._like.device)
-            scales = [1.0] * len(trainings)
             for slot, (number, length) in enumerate(zip(trainings, lengths, strict=True)):
                 if number is not None:
                     own = self._uses(length)[use].shape
                     into = numbers[slot] if own == shape else numbers[slot][tuple(slice(size) for size in own)]
-                    scales[slot] = self._draw_into(into, self._generators[number], p)
-            if p is not None:
-                scale = torch.tensor(scales, device=numbers.device)
-                numbers = (numbers >= p) * scale.view(-1, *(1,) * len(shape))
+                    self._draw_into(into, self._generators[number], p)
             drawn.append(numbers)
         return drawn
 
@@ -104,14 +100,17 @@ class StackedDraws:
 
         return rewind
 
-    def _draw_into(self, numbers: Tensor, generator: torch.Generator, p: float | None) -> float:
-        """Draw uniform numbers, of which those from p on are kept; return the factor of what is kept."""
+    def _draw_into(self, numbers: Tensor, generator: torch.Generator, p: float | None) -> None:
+        """Draw uniform numbers, or the factors of dropout: 0 for what is dropped."""
         if p is not None and draws_fast(numbers):
             kept, factor = fast_dropout(numbers.shape, p, generator)
-            numbers.copy_(kept)
-            return factor
-        numbers.copy_(torch.rand(numbers.shape, generator=generator, device=generator.device))
-        return 1.0 if p is None else 1 / (1 - p)
+            torch.mul(kept, factor, out=numbers)
+            return
+        uniform = torch.rand(numbers.shape, generator=generator, device=generator.device)
+        if p is None:
+            numbers.copy_(uniform)
+        else:
+            torch.mul((uniform >= p).to(numbers.device), 1 / (1 - p), out=numbers)
 
     @torch.no_grad()
     def _uses(self, tiles: int) -> list[Draw]:

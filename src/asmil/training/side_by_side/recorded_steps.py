@@ -65,7 +65,7 @@ class RecordedSteps(StackedSteps):
     """The steps of R trainings; on a GPU they are recorded, if the method allows it."""
 
     draws: CountedDraws
-    large_apart = True
+    by_input = False
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         super().__init__(trainers, train, pool)

@@ -14,7 +14,7 @@ from asmil.models.blocks.layers import TileLinear
 from asmil.training.resident import ResidentBags
 from asmil.training.turns import MOST_TILES_ON_GPU, padded_length, step_bytes
 
-MOST_WORK = 4_000_000
+MOST_WORK = 12_000_000
 """Weights x tiles of a bag from which on a CPU computes for longer than it starts operations: stacking gains little."""
 
 
@@ -63,7 +63,7 @@ class StepCost:
         weights = sum(parameter.numel() for parameter in model.parameters())
         if device != "cpu":
             return StepCost(1e9, 1.0, 0.0, 0.0)
-        return StepCost(8000.0, 0.5 + 3.5e-4 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
+        return StepCost(8000.0, 0.5 + 6e-5 * tile_weights(model), 2.5e-3 * weights, 1e-3 * weights)
 
 
 @dataclass(frozen=True)

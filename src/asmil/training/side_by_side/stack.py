@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asmil.attention.ema import EmaCopy
 from asmil.training.loop import Trainer
@@ -24,26 +24,44 @@ class Block:
     group: index of the optimizer group
     classes: the classes whose bags reach the parameters
     values: R x P, the parameters of all trainings
+    by_input: matrices that are stored column by column
     """
 
     def __init__(
-        self, group: int, classes: frozenset[int], names: Sequence[str], owned: Sequence[Mapping[str, Tensor]]
+        self,
+        group: int,
+        classes: frozenset[int],
+        names: Sequence[str],
+        owned: Sequence[Mapping[str, Tensor]],
+        by_input: frozenset[str] = frozenset(),
     ) -> None:
         self.group, self.classes = group, classes
-        self.shapes = {name: owned[0][name].shape for name in names}
+        self.by_input = by_input.intersection(names)
+        self.shapes = {name: self.stored(name, owned[0][name]).shape for name in names}
         self.values = self.joined([{name: own[name].detach() for name in names} for own in owned])
+
+    def stored(self, name: str, value: Tensor) -> Tensor:
+        """A parameter, ... x its shape, with its axes in the order in which they are stored, or the inverse."""
+        return value.mT if name in self.by_input else value
 
     def joined(self, tensors: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """The parameters of n trainings, or tensors of the same shapes, as n x P."""
-        return torch.stack([torch.cat([own[name].flatten() for name in self.shapes]) for own in tensors])
+        return torch.stack(
+            [torch.cat([self.stored(name, own[name]).flatten() for name in self.shapes]) for own in tensors]
+        )
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """... x P -> each parameter, ... x its shape, as a view."""
         parts = values.split([shape.numel() for shape in self.shapes.values()], dim=-1)
         return {
-            name: part.view(*values.shape[:-1], *shape)
+            name: self.stored(name, part.view(*values.shape[:-1], *shape))
             for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
         }
+
+    def row_of(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The gradients of n trainings, n x ... each, as n x P; copied if there are several, or stored otherwise."""
+        parts = [self.stored(name, gradients[name]).reshape(-1, shape.numel()) for name, shape in self.shapes.items()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class StackedOptimizer(Protocol):
@@ -67,21 +85,23 @@ class Stack:
     The models, stabilizers and optimizers of the trainings become views of these tensors, so that the training loop
     reads and saves them as they are.
 
-    large_apart: whether every large parameter is a block of its own
+    by_input: whether the weights of linear layers are stored column by column: a CPU multiplies a few rows with them
+        in half the time, and their gradients come in this order
     trained: the parameters that the loss reaches
     fixed: all other tensors
     has_copies: whether EMA copies move with every step
     """
 
     def __init__(
-        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, large_apart: bool
+        self, trainers: Sequence[Trainer], rehearsal: Rehearsal, build: BuildOptimizer, by_input: bool
     ) -> None:
         self._trainers = trainers
         self._owned = [_named_tensors(BagLoss(trainer)) for trainer in trainers]
-        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, large_apart)
+        matrices = _linear_weights(rehearsal.form) if by_input else frozenset[str]()
+        self._blocks = _blocks(trainers[0], self._owned, rehearsal.reached, matrices)
         self.trained = {name: value for block in self._blocks for name, value in block.split(block.values).items()}
         self.fixed = {
-            name: torch.stack([own[name].detach() for own in self._owned])
+            name: _stacked([own[name].detach() for own in self._owned], by_input=name in matrices)
             for name in _named_tensors(rehearsal.form)
             if name not in self.trained
         }
@@ -105,6 +125,12 @@ class Stack:
                     stabilizer.load_state_dict({key: state[key] for key in kept})
             for name, values in (self.trained | self.fixed).items():
                 own[name].data = values[number]
+
+    def release(self) -> None:
+        """Give every training tensors of its own again, stored row by row as if it had been trained alone."""
+        for own in self._owned:
+            for name in self.trained | self.fixed:
+                own[name].data = own[name].data.clone(memory_format=torch.contiguous_format)
 
     def of(self, numbers: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The trained parameters of some trainings (None: of all), as leaves of a new graph, and all other tensors.
@@ -218,21 +244,19 @@ class RowOptimizer:
         labels: the class of each training's bag
         factors: each training's factor of the base learning rate
         """
-        tables = joined_gradients(self._blocks, gradients)
+        tables = [block.row_of(gradients) for block in self._blocks]
         clip_rows(self._blocks, self._options[0], tables, clip_norm)
+        by_rate: dict[tuple[int, float, float], tuple[list[Tensor], list[Tensor]]] = {}
         for block, own, table in zip(self._blocks, self._rows, tables, strict=True):
-            rows = table.unbind()
-            by_rate: dict[tuple[float, float], list[int]] = {}
-            for number in slots:
+            for number, slot in slots.items():
                 if labels[number] in block.classes:
                     options = self._options[number][block.group]
-                    rate = options["base_lr"] * factors[number], options["weight_decay"]
-                    by_rate.setdefault(rate, []).append(number)
-            for (lr, decay), numbers in by_rate.items():
-                options = {**self._options[0][block.group], "lr": lr, "weight_decay": decay}
-                self._step_rows(
-                    options, [own[number] for number in numbers], [rows[slots[number]] for number in numbers]
-                )
+                    rate = block.group, options["base_lr"] * factors[number], options["weight_decay"]
+                    rows, of_rows = by_rate.setdefault(rate, ([], []))
+                    rows.append(own[number])
+                    of_rows.append(table[slot])
+        for (group, lr, decay), (rows, of_rows) in by_rate.items():
+            self._step_rows({**self._options[0][group], "lr": lr, "weight_decay": decay}, rows, of_rows)
 
     def _step_rows(self, options: Mapping[str, Any], rows: list[Tensor], gradients: list[Tensor]) -> None:
         if self._update is None:
@@ -273,19 +297,6 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def joined_gradients(blocks: Sequence[Block], gradients: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
-    """The gradients (n x ... each) of the parameters of each block, n x P.
-
-    copy: False: the gradient of a block of a single parameter is returned as it is
-    """
-    return [
-        gradients[next(iter(block.shapes))]
-        if len(block.shapes) == 1 and not copy
-        else torch.cat([gradients[name].reshape(-1, shape.numel()) for name, shape in block.shapes.items()], dim=1)
-        for block in blocks
-    ]
-
-
 def clip_rows(
     blocks: Sequence[Block], options: Sequence[Mapping[str, Any]], tables: Sequence[Tensor], clip_norm: float | None
 ) -> None:
@@ -309,17 +320,31 @@ def clip_rows(
 
 
 def _blocks(
-    trainer: Trainer, owned: Sequence[Mapping[str, Tensor]], reached: Mapping[str, frozenset[int]], large_apart: bool
+    trainer: Trainer,
+    owned: Sequence[Mapping[str, Tensor]],
+    reached: Mapping[str, frozenset[int]],
+    by_input: frozenset[str],
 ) -> list[Block]:
+    """The blocks of the parameters that are reached; a large one is a block of its own."""
     names = {id(tensor): name for name, tensor in owned[0].items()}
     together: dict[tuple[int, frozenset[int], str], list[str]] = {}
     for group, options in enumerate(trainer.optimizer.param_groups):
         for parameter in options["params"]:
             name = names[id(parameter)]
-            own = name if large_apart and parameter.numel() >= LARGE else ""
+            own = name if parameter.numel() >= LARGE else ""
             if name in reached:
                 together.setdefault((group, reached[name], own), []).append(name)
-    return [Block(group, classes, joined, owned) for (group, classes, _), joined in together.items()]
+    return [Block(group, classes, joined, owned, by_input) for (group, classes, _), joined in together.items()]
+
+
+def _linear_weights(form: BagLoss) -> frozenset[str]:
+    """The names of the weights of linear layers, whose products with rows are x @ W.t()."""
+    layers = (name for name, module in form.named_modules() if isinstance(module, nn.Linear))
+    return frozenset(f"{name}.weight" for name in layers)
+
+
+def _stacked(tensors: Sequence[Tensor], *, by_input: bool) -> Tensor:
+    return torch.stack([tensor.mT for tensor in tensors]).mT if by_input else torch.stack(list(tensors))
 
 
 def _named_tensors(form: BagLoss) -> dict[str, Tensor]:

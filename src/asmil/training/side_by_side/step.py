@@ -78,11 +78,11 @@ class StackedSteps:
     train: the training bags of each training
     pool: where the bags are held
     obstacle: why steps are not recorded as CUDA graphs; None if they are
-    large_apart: whether every large parameter has a table of its own
+    by_input: see `Stack`
     """
 
     obstacle: str | None = "its operations are started one by one"
-    large_apart = False
+    by_input = True
 
     def __init__(self, trainers: Sequence[Trainer], train: Sequence[LabeledBags], pool: ResidentBags) -> None:
         self.trainers, self.train = trainers, train
@@ -115,7 +115,7 @@ class StackedSteps:
         self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
         self.draws = self._build_draws(features[0], targets[0])
-        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.large_apart)
+        self.stack = Stack(trainers, self.rehearsal, self._build_optimizer, self.by_input)
         self._long_steps = LongSteps(self.form, self.draws, self.bags, self.stack, self._fewest)
         if self._bags_per_step > 1:
             refuse_long_steps(self.rehearsal)

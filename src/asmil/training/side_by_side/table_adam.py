@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asmil.training.side_by_side.kernels import adam_kernel
-from asmil.training.side_by_side.stack import Block, clip_rows, joined_gradients, options_of
+from asmil.training.side_by_side.stack import Block, clip_rows, options_of
 
 VALUES_PER_PROGRAM, MOST_COLUMNS = 2048, 64
 
@@ -74,7 +74,10 @@ class TableAdam:
         training, takes, target, factor: n; see `kernels.py`
         """
         clips = clip_norm is not None or any(options.get("clip_norm") is not None for options in self._options)
-        tables = joined_gradients(self._blocks, gradients, copy=clips)
+        tables = [
+            gradients[next(iter(block.shapes))] if len(block.shapes) == 1 and not clips else block.row_of(gradients)
+            for block in self._blocks
+        ]
         if clips:
             clip_rows(self._blocks, self._options, tables, clip_norm)
         for number, (block, table) in enumerate(zip(self._blocks, tables, strict=True)):

@@ -105,6 +105,7 @@ def _train_stage(steps: StackedSteps, members: Sequence[_Member], stage: int) ->
             if member.is_due and member.trainer.progress.stage == stage
         }
         if not due:
+            steps.stack.release()
             return
         trainers = [member.trainer for member in due.values()]
         with timed("steps"):
