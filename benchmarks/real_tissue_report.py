@@ -124,13 +124,12 @@ class Study:
         tuned, anchored = self.table("subtyping"), self.table("anchor")
         if tuned is None or anchored is None or "asmil" not in self.verdicts:
             return f"What ASMIL is good for on real tissue: {NOT_RUN.lower()}"
-        found = {"better": "is better than", "worse": "is worse than", "undecided": "is not shown to differ from"}
         both = tuned[tuned["cohort"].isin(tuned[tuned["variant"] == "asmil"]["cohort"])]
         scores = [_by_cohort(both, name) for name in ("asmil", "abmil", "linear")]
         arms = (anchored[anchored["variant"] == f"abmil, {arm}"].mean(numeric_only=True) for arm in ("none", "nsf 1"))
         without, anchor = arms
         return (
-            f"On real tissue, with the same tuning for all, ASMIL {found[self.verdicts['asmil']]} ABMIL. Macro-AUC: "
+            f"On real tissue, with the same tuning for all, ASMIL {self._beside_abmil(tuned)}. Macro-AUC: "
             f"ASMIL {scores[0]}{self._without_anchor(tuned)}; ABMIL {scores[1]}; a linear probe "
             f"{scores[2]}{self._not_tuned_on()}.{self._untuned('asmil')}\n\n"
             f"The anchor {'makes' if anchor['jsd_late'] < without['jsd_late'] else 'does not make'} attention move "
@@ -139,6 +138,21 @@ class Study:
             f"{self._found_witnesses(('abmil', 'asmil', WITHOUT_ANCHOR))}\n\n"
             "So use ASMIL to repeat its paper or to study attention that does not move. For a classifier, train "
             "`abmil` and `linear` first, and compare."
+        )
+
+    def _beside_abmil(self, tuned: pd.DataFrame) -> str:
+        """How ASMIL compares with ABMIL, with the sign of differences that are not shown, as a part of a sentence."""
+        found = self.verdicts["asmil"]
+        if found != "undecided":
+            return f"is {found} than ABMIL"
+        differences = tuned[tuned["variant"] == "asmil"]["difference"]
+        signs = {"lower": (differences < 0).all(), "higher": (differences > 0).all()}
+        word = next((word for word, holds in signs.items() if holds), None)
+        if word is None:
+            return "is not shown to differ from ABMIL"
+        return (
+            f"has a {word} AUC than ABMIL on every cohort; after correction for "
+            f"{len(self.verdicts)} comparisons the difference is not shown"
         )
 
     def _not_tuned_on(self) -> str:

@@ -49,6 +49,10 @@ def tuned(**p):
     return rows(TUNED, "abmil", {"linear": (0.01, 0.9), "dsmil": (0.01, 0.9), "asmil": (0.01, 0.01), **p})
 
 
+def lower_on_both():
+    return rows(TUNED | {"asmil": (0.75, 0.89)}, "abmil", {"asmil": (0.2, 0.06)})
+
+
 def test_without_records_every_question_says_so(study):
     empty = study()
     answers = [
@@ -89,6 +93,7 @@ def test_the_readme_says_what_asmil_is_good_for(study):
     text = found.in_three_sentences()
     for fact in ("not shown to differ", "0.750 (BRCA)", "0.610", "makes attention move less", "0.80", "0.90 to 0.53"):
         assert fact in text
+    assert "a lower AUC than ABMIL on every cohort" in study(subtyping=lower_on_both()).in_three_sentences()
     found = study(anchor=anchor.assign(jsd_late=[0.1, 0.1, 0.2, 0.2], p_holm=0.01))
     assert "does not make" in found.in_three_sentences()
     assert "raises AUC for abmil, nsf 1" in found.in_three_sentences()

@@ -75,7 +75,9 @@ def read_npz_set(path: Path) -> BagSet:
         arrays = read_npz(path, ("features", "bag", "label"))
     except DAMAGED_NUMPY as error:
         reason = " ".join(str(error).split())
-        raise AsmilError(f"{path}: it cannot be read as .npz ({reason}); write it again with numpy.savez") from None
+        raise AsmilError(
+            f"{path}: it cannot be read as .npz ({reason}); download it again, or write it again with numpy.savez"
+        ) from None
     missing = {"features", "bag", "label"} - arrays.keys()
     if missing:
         raise AsmilError(
