@@ -121,7 +121,7 @@ def test_a_settings_file_that_names_code_is_refused_unless_the_user_names_it(asm
     assert "it was run" not in done.stderr
 
 
-@pytest.mark.parametrize(("tiles", "executor"), [(4, "side_by_side"), (3000, "plain")])
+@pytest.mark.parametrize(("tiles", "executor"), [(4, "side_by_side"), (12_000, "plain")])
 def test_the_cost_is_that_of_the_executor_that_will_train(tmp_path, tiles, executor):
     plan = plan_of(cohort_of(tmp_path, ["a"] * 4 + ["b"] * 4, tiles=tiles))
     assert plan.estimate.executor == executor

@@ -176,6 +176,18 @@ def test_side_by_side_is_one_at_a_time(name):
     compare(settings(name))
 
 
+def test_trained_models_own_their_weights_as_if_trained_alone():
+    trained = Trained(settings("asmil"), *make())
+    trained.together()
+    storages = set()
+    for trainer in trained.trainers:
+        for value in trainer.model.state_dict().values():
+            assert value.is_contiguous()
+            assert value.untyped_storage().nbytes() == value.nbytes
+            storages.add(value.data_ptr())
+    assert len(storages) == REPLICAS * len(trainer.model.state_dict())
+
+
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
