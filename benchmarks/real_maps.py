@@ -5,7 +5,8 @@
     python benchmarks/real_maps.py record runs/real_colon runs/real_transplants --out docs/results/real_tissue
     python benchmarks/real_maps.py chance cohorts/colon/nuclei --out docs/results/real_tissue
 
-`prepare` writes `splits-5x10.csv` (five times 10 folds, as in the ABMIL paper) and `permuted.csv` (the labels in random
+`prepare` writes `splits-5x10.csv` (five times 10 folds, as in the ABMIL paper), `splits-five.csv` (its first five,
+for `real_colon_cpu.yaml`, which is recorded with `--kinds attention`) and `permuted.csv` (the labels in random
 order, a check that must fail). `chance` writes `chance.json`: the AUC on the same folds of a logistic regression on the
 mean features of slides, with `permuted.csv` and with other random orders of the labels. A record is `maps_NAME.csv`,
 one row per cohort, variant and kind of map: AUC and AP of the tiles of every test slide with true tiles, by models that
@@ -21,6 +22,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ from asmil.tasks.intervals import drawn_slides, mean_estimate
 from real_tissue import columns_of, with_earlier
 from real_tissue_report import PERMUTED
 
-REPEATS, FOLDS = 5, 10
+REPEATS, FOLDS, FEW_FOLDS = 5, 10, 5
 EXPENSIVE = {"leave_one_out", "integrated_gradients"}
 """Kinds of maps that are not compared, since they take many passes per slide."""
 FAITHFUL, FAITHFUL_SLIDES, RESAMPLES = "nuclei", 10, 2000
@@ -64,6 +66,7 @@ def prepare(folder: Path) -> None:
         table = make_splits(cohort, FOLDS, seed=repeat).table
         tables.append(table.assign(fold=table["fold"] + repeat * FOLDS))
     write_text(folder / "splits-5x10.csv", pd.concat(tables).to_csv(index=False))
+    write_text(folder / "splits-five.csv", tables[0][tables[0]["fold"] < FEW_FOLDS].to_csv(index=False))
     table = pd.read_csv(manifest, dtype=str)
     permuted = np.random.default_rng(0).permutation(table["label"].to_numpy())
     write_text(folder / "permuted.csv", table.assign(label=permuted).to_csv(index=False))
@@ -97,26 +100,28 @@ def _auc_of_means(means: Floats, labels: Floats, parts: Sequence[pd.Series]) -> 
     return float(np.mean(scores))
 
 
-def record(sweep: Path, workers: int) -> pd.DataFrame:
-    """All cohorts and variants of a finished sweep whose methods have maps."""
+def record(sweep: Path, workers: int, only: Sequence[str] | None = None) -> pd.DataFrame:
+    """All cohorts and variants of a finished sweep whose methods have maps.
+
+    only: the kinds of maps; None: all that are compared
+    """
     results = pd.read_csv(sweep / "results.csv")
     finished = results[results["status"] == "done"].drop_duplicates(["cohort", "variant"])
     finished = finished[~finished["cohort"].str.contains(PERMUTED)]
     runs = [(row["cohort"], row["variant"], sweep / row["run"]) for row in finished.to_dict("records")]
     with ProcessPoolExecutor(workers) as pool:
-        tables = list(pool.map(_of_run, *zip(*runs, strict=True)))
+        tables = list(pool.map(partial(_of_run, only=only), *zip(*runs, strict=True)))
     return pd.concat(tables, ignore_index=True)
 
 
-def _of_run(cohort: str, variant: str, path: Path) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"cohort": cohort, "variant": variant, **row} for row in measured(Run(path, "cpu"), cohort == FAITHFUL)]
-    )
+def _of_run(cohort: str, variant: str, path: Path, only: Sequence[str] | None) -> pd.DataFrame:
+    rows = measured(Run(path, "cpu"), cohort == FAITHFUL, only)
+    return pd.DataFrame([{"cohort": cohort, "variant": variant, **row} for row in rows])
 
 
-def measured(run: Run, faithfulness: bool) -> list[dict[str, Any]]:
+def measured(run: Run, faithfulness: bool, only: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """One row for each kind of map of a run; faithfulness: also of the method's own map, the first row."""
-    kinds = compared_kinds(run.trained[0].model)
+    kinds = [kind for kind in compared_kinds(run.trained[0].model) if only is None or kind in only]
     if not kinds:
         return []
     truth = read_tile_truth(Path(str(run.cohort.manifest)).parent / TRUTH_FILE, ("tile",))
@@ -192,6 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recording.add_argument("sweeps", type=Path, nargs="+")
     recording.add_argument("--out", type=Path, required=True)
     recording.add_argument("--workers", type=int, default=1)
+    recording.add_argument("--kinds", nargs="+", help="the kinds of maps (default: all but the slowest)")
     guessing = verbs.add_parser("chance", help="measure what labels in random order give by chance")
     guessing.add_argument("cohort", type=Path)
     guessing.add_argument("--out", type=Path, required=True)
@@ -206,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     for sweep in given.sweeps:
         path = given.out / f"maps_{sweep.name.removeprefix('real_')}.csv"
-        table = record(sweep, given.workers)
+        table = record(sweep, given.workers, given.kinds)
         if path.is_file():
             table = with_earlier(table, pd.read_csv(path))
         table.to_csv(path, index=False, float_format="%.5g")

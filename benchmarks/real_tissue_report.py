@@ -188,7 +188,7 @@ class Study:
         if survival is not None and means.keys() >= {variant, "abmil"}:
             scores = f"{means[variant]:.3f} (ABMIL {means['abmil']:.3f})"
             parts.append(f"its mean C-index on {survival['cohort'].nunique()} survival cohorts is {scores}")
-        return f" With fixed settings, {', and '.join(parts)}." if parts else ""
+        return f" With fixed settings, {'; '.join(parts)}." if parts else ""
 
     def _few_witnesses(self) -> str:
         """What NSF does to ABMIL where a slide has few tiles of another tissue, as the end of a sentence."""
@@ -322,7 +322,7 @@ class Study:
     @cached_property
     def maps(self) -> pd.DataFrame | None:
         """All records of maps."""
-        tables = self.tables("maps_colon", "maps_transplants")
+        tables = self.tables("maps_colon", "maps_colon_cpu", "maps_transplants")
         return pd.concat(tables, ignore_index=True) if tables else None
 
     def where_it_looks(self) -> str:
