@@ -259,7 +259,7 @@ def measure(method: str, cohort: Cohort, options: argparse.Namespace) -> dict[st
         measured = Measured(config, cohort, options.folds, options.seeds, device)
         try:
             epochs = measured.together()
-        except (NotSideBySide, AsmilError) as reason:
+        except (NotSideBySide, AsmilError, RuntimeError) as reason:
             return {"method": method, "reason": str(reason).splitlines()[0][:120]}
         steps = sum(len(part.bags) for part in measured.train)
         alone = 0.0
@@ -352,9 +352,9 @@ def main() -> None:
     for method in chosen:
         results.append(measure(method, cohort, options))
         print(json.dumps(results[-1]), flush=True)
+        if options.out:
+            write_json(options.out, {**setting, "results": results})
     print(table(results))
-    if options.out:
-        write_json(options.out, {**setting, "results": results})
 
 
 if __name__ == "__main__":

@@ -200,6 +200,12 @@ def test_what_changes_with_steps_and_bags(name, sections):
     compare(settings(name, **sections))
 
 
+def test_bags_that_train_different_weights_run_one_at_a_time():
+    """R2T's attention between windows is not reached from bags of at most one tile a window."""
+    assert obstacle(settings("r2t"), *make(tiles=(60, 65))) is None
+    assert "number of tiles" in obstacle(settings("r2t"), *make(tiles=(60, 70)))
+
+
 @pytest.mark.parametrize("model", [{"base": "dsmil"}, {"version": 2, "merge_heads": 2}])
 def test_other_methods_run_one_at_a_time(model):
     """These gather the tiles that they keep, whose number depends on the bag."""

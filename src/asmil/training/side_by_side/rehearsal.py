@@ -19,6 +19,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.batch import keeps_statistics
 from asmil.tasks.classification import Classification
 from asmil.training.loop import Trainer
+from asmil.training.side_by_side.bags import NotSideBySide
 
 Moment = tuple[Any, Any]
 """The step of a training (0-based), and how many it has in all: numbers, or tensors of n trainings."""
@@ -48,11 +49,13 @@ def rehearse(
     first_targets: Sequence[Tensor],
     moments: Sequence[Moment],
     classes: Sequence[Tensor],
+    other_bags: Sequence[Tensor] = (),
 ) -> Rehearsal:
     """The first step of every training on a copy of its model; the generators are restored afterwards.
 
     moments: of the first step of each training
     classes: one target of every class; if the task has no classes, any target
+    other_bags: features of other lengths, which must train the same weights; if not, `NotSideBySide` is raised
     """
     forms: list[BagLoss] = []
     losses = []
@@ -65,6 +68,9 @@ def rehearse(
         moving |= _moving_buffers(form, features, target)
         if not forms:
             reached = _reached(form, features, classes)
+            other = copy.deepcopy(form, {id(trainer.generator): trainer.generator})
+            if any(_reached(other, bag, classes) != reached for bag in other_bags):
+                raise NotSideBySide("the number of tiles of a bag decides which weights it trains")
         trainer.generator.set_state(state)
         forms.append(form)
     forms[0].moving = moving

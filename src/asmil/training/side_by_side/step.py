@@ -111,7 +111,7 @@ class StackedSteps:
         n_classes = 1 + max(max(labels) for labels in self._labels)
         classes = [torch.full_like(targets[0], label) for label in range(n_classes)] if has_classes else targets[:1]
         self._moments = list(zip(self._steps, of_all, strict=True))
-        self.rehearsal = rehearse(trainers, features, targets, self._moments, classes)
+        self.rehearsal = rehearse(trainers, features, targets, self._moments, classes, self._shortest_and_longest())
         self.form = self._build_form()
         self.after_step = AfterStep(self.form.model)
         self.draws = self._build_draws(features[0], targets[0])
@@ -121,6 +121,12 @@ class StackedSteps:
             refuse_long_steps(self.rehearsal)
         self._check(firsts)
         self.stack.bind(self.form)
+
+    def _shortest_and_longest(self) -> list[Tensor]:
+        """The features of two bags, as the training that has them sees them."""
+        sizes = self.bags.pool.sizes
+        owned = [(sizes[bag], bag, number) for number, bags in enumerate(self._numbers) for bag in bags]
+        return [self.bags.alone(bag, number) for _, bag, number in (min(owned), max(owned))]
 
     def _build_form(self) -> BagLoss:
         return self.rehearsal.form
