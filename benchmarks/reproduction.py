@@ -34,7 +34,7 @@ from asmil.experiments.worker import CohortJob
 from asmil.files import write_json, write_text
 from asmil.paper.claims.measured import Measured
 from asmil.paper.comparing import cells, effects
-from asmil.paper.datasets import FORMER_SITE_BIAS, dataset
+from asmil.paper.datasets import dataset
 from asmil.paper.recipes import RECIPES, Recipe, recipe
 from asmil.paper.running import PaperRun
 from asmil.reporting.formats import format_p
@@ -154,12 +154,20 @@ def _run(part: Part, out: Path, toy: bool, site_bias: float = 0.0) -> PaperRun:
     )
 
 
+def with_site_bias(rows: pd.DataFrame, site_bias: float) -> pd.DataFrame:
+    """The rows of stand-ins with this site bias, and of those with one site, on which it has no effect."""
+    if "site_bias" not in rows:
+        rows = rows.assign(site_bias=float("nan"))
+    one_site = [dataset(cohort.partition("-")[0]).sites == 1 for cohort in rows["cohort"]]
+    return rows[(rows["site_bias"] == site_bias) | pd.Series(one_site, rows.index, dtype=bool)]
+
+
 def read_known(
     folders: Sequence[Path], table: str, size: tuple[int, int], site_bias: float | None = None
 ) -> pd.DataFrame:
     """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`, and of an `all.csv`.
 
-    site_bias: only rows with this one, or of stand-ins with one site, on which it has no effect; None: any
+    site_bias: see `with_site_bias`; None: any
     """
     paths = [path for folder in folders for path in sorted(folder.glob("*.csv"))]
     found = [pd.read_csv(path) for path in paths if path.stem.split("_")[0] == table]
@@ -167,9 +175,7 @@ def read_known(
     found += [rows[(rows["table"] == table) & (rows["status"] == "done")] for rows in every]
     rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if site_bias is not None and len(rows):
-        bias = rows.get("site_bias", pd.Series(FORMER_SITE_BIAS, rows.index)).fillna(FORMER_SITE_BIAS)
-        one_site = [dataset(cohort.partition("-")[0]).sites == 1 for cohort in rows["cohort"]]
-        rows = rows[(bias == site_bias) | pd.Series(one_site, rows.index)]
+        rows = with_site_bias(rows, site_bias)
     return rows[(rows["slides"] == size[0]) & (rows["epochs"] == size[1])] if len(rows) else rows
 
 
@@ -249,7 +255,8 @@ def gathered(out: Path) -> pd.DataFrame:
         table = results_table(note.parent)
         if len(table):
             name, slides, epochs = note.parent.name.rsplit("-", 2)
-            tables.append(table.assign(table=name, slides=slides, epochs=epochs))
+            bias = json.loads(note.read_text(encoding="utf-8"))["site_bias"]
+            tables.append(table.assign(table=name, slides=slides, epochs=epochs, site_bias=bias))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
@@ -259,27 +266,26 @@ def with_shared(results: pd.DataFrame) -> pd.DataFrame:
     for (table, row), (source, name) in SAME_TRAININGS.items():
         rows = results[(results["table"] == source) & (results["variant"] == name)]
         metrics = [column for column in rows if str(column).startswith(("test_", "val_"))]
-        found.append(rows[[*IDENTITY, "status", "slides", "epochs", *metrics]].assign(table=table, variant=row))
+        shared = rows.filter([*IDENTITY, "status", "slides", "epochs", "site_bias", *metrics])
+        found.append(shared.assign(table=table, variant=row))
     return pd.concat([part for part in found if len(part)], ignore_index=True)
 
 
-def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE, site_bias: float | None = None) -> None:
-    """Add to `TABLE.csv` for every table, and to `about.json`.
+def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE) -> None:
+    """Add to `TABLE.csv` for every table, and to `about.json`. Rows of stand-ins with a shortcut are not kept.
 
-    site_bias: of the stand-ins, a column of the files; None: as in versions without it
     beside: the folder for `TABLE_stand_ins.csv`, if the carried results of a table are of another size
     """
     done = with_shared(results[results["status"] == "done"])
     for table, part in done.groupby("table"):
         kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
-        kept["site_bias"] = site_bias
         # a table that was run at two sizes keeps, for each cohort, the one with more trainings
         sizes = kept.groupby(["cohort", "slides"]).size().reset_index(name="n").sort_values("n").drop_duplicates("cohort", keep="last")  # fmt: skip # noqa: E501
         kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
         path = into / f"{table}.csv"
         if path.is_file() and not set(pd.read_csv(path)["slides"]) & set(kept["slides"]):
             path = beside / f"{table}_stand_ins.csv"
-        kept = joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept)
+        kept = with_site_bias(joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept), 0.0)
         write_text(path, kept.dropna(axis=1, how="all").to_csv(index=False, float_format=f"%.{DIGITS}g"))
     trainings = {path.stem: len(pd.read_csv(path)) for path in sorted(into.glob("*.csv"))}
     earlier = json.loads((into / "about.json").read_text(encoding="utf-8")) if (into / "about.json").is_file() else {}
@@ -344,7 +350,7 @@ def page_of(measured: Measured) -> str:
     told = ", ".join(f"{counts[word]} {word}" for word in words)
     rules = "[How verdicts are reached](../reproduction.md#how-verdicts-are-reached)"
     lines += ["## All claims", "", f"{told}. {rules}. `asmil claims --json` writes the record: `{CLAIMS.name}`.", ""]
-    rows = [[f"`{claim['id']}`", claim["claim"], claim["verdict"], _linked(claim), _reason(claim)] for claim in found]
+    rows = [[f"`{claim['id']}`", claim["claim"], claim["verdict"], _linked(claim), claim["why"]] for claim in found]
     lines.append(markdown_table(["claim", "what it says", "verdict", "by", "why"], rows))
     return "\n".join(lines)
 
@@ -354,10 +360,6 @@ def _linked(claim: Mapping[str, str]) -> str:
     if claim["how"] != "run" or not claim["run"]:
         return "–" if claim["how"] == "none" else claim["how"]
     return f"[run](#{anchor_of(RECIPES[Path(claim['run']).stem])})"
-
-
-def _reason(claim: Mapping[str, str]) -> str:
-    return f"{claim['why']}. Caveat: {claim['caveat']}" if claim["caveat"] else claim["why"]
 
 
 def _heading(one: Recipe) -> str:
@@ -423,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
     parser.add_argument("--only", nargs="*", default=[], metavar="METHOD", help="only these methods")
     parser.add_argument("--tables", nargs="*", default=[], metavar="TABLE", help="only these tables and figures")
-    parser.add_argument("--site-bias", type=float, default=0.0, help="of the stand-ins; results before it have 0.6")
+    parser.add_argument("--site-bias", type=float, default=0.0, help="of the stand-ins")
     parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
@@ -432,7 +434,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--about", default="")
     options = parser.parse_args(arguments)
     if options.gather is not None:
-        carry(gathered(options.gather), options.into, options.about, site_bias=options.site_bias)
+        carry(gathered(options.gather), options.into, options.about)
         return
     if options.dynamics is not None:
         write_text(options.into / "dynamics.csv", dynamics_of(options.dynamics).to_csv(index=False))

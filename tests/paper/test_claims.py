@@ -75,23 +75,6 @@ def test_the_papers_own_measure_decides_and_substitutes_do_not(name, verdict):
     assert rule(claim_of(name), Measured()).verdict == verdict
 
 
-def test_results_on_stand_ins_with_a_shortcut_carry_a_caveat(tmp_path):
-    measured = Measured()
-    assert rule(claim_of("ood-hospitals"), measured).caveat
-    assert not rule(claim_of("components-all-help"), measured).caveat  # BRACS alone has one site
-    results(tmp_path / "components", {"drop": [0.6, 0.7], "anchor+drop": [0.6, 0.8]})
-    assert not rule(claim_of("components-all-help"), Measured(tmp_path)).caveat
-
-
-def test_stand_ins_with_a_shortcut_leave_it_to_the_others_to_refute_a_claim(monkeypatch, tmp_path):
-    refuted = rule(claim_of("plug-in-nsf"), Measured())
-    assert refuted.verdict == "not supported"
-    assert "camelyon16 decides nothing" in refuted.why
-    # without the shortcut on CAMELYON-16, the same results would decide
-    monkeypatch.setattr(Measured, "caveats", lambda self, table, datasets: {})
-    assert rule(claim_of("sota-vit"), Measured()).verdict == "not supported"
-
-
 def test_claims_name_planned_rows_of_the_records_of_real_tissue():
     for claim in claims():
         for record, cohort, variant in claim.tissue.above if claim.tissue else ():

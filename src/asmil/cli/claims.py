@@ -45,5 +45,5 @@ def claims(
     rows = []
     for claim, ruling in shown:
         how = "" if ruling.how == "none" else f" ({ruling.how})"
-        rows.append([claim.id, claim.claim, ruling.verdict + how, ruling.reason, ruling.run])
+        rows.append([claim.id, claim.claim, ruling.verdict + how, ruling.why, ruling.run])
     print_table(Table(["claim", "what it says", "verdict", "why", "run"], rows), console)

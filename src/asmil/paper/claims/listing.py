@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -11,7 +11,6 @@ from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.measured import Measured
 from asmil.paper.claims.ruling import Ruling
 from asmil.paper.claims.tissue import OnTissue
-from asmil.paper.recipes import RECIPES
 from asmil.settings.config import Settings
 from asmil.settings.documents import parse_yaml, validated
 
@@ -51,7 +50,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def rule(claim: Claim, measured: Measured) -> Ruling:
-    """Decide one claim; a measurement that is not the paper's own leaves it undecided, and so does a caveat."""
+    """Decide one claim; a measurement that is not the paper's own leaves it undecided."""
     ruling = _measured_ruling(claim, measured)
     if claim.tissue is not None and not measured.is_of_user(ruling.run):
         ruling = claim.tissue.judged(ruling)
@@ -69,12 +68,7 @@ def _measured_ruling(claim: Claim, measured: Measured) -> Ruling:
             return rules[claim.id]()
     compare = claim.compare
     table, decide = (compare.table, compare.decide) if compare else runs.RULES[claim.id]
-    datasets = (compare.datasets if compare else ()) or RECIPES[table].datasets
-    caveats = measured.caveats(table, datasets)
-    ruling = replace(_by_runs(table, decide, measured), caveat="; ".join(dict.fromkeys(caveats.values())))
-    if not caveats or not ruling.decided or not runs.depends_on_labels(claim.id, compare):
-        return ruling
-    return _without_limited(ruling, _by_runs(table, decide, measured.without(table, caveats)), caveats)
+    return _by_runs(table, decide, measured)
 
 
 def _by_runs(table: str, decide: Callable[[Measured], Ruling], measured: Measured) -> Ruling:
@@ -84,17 +78,6 @@ def _by_runs(table: str, decide: Callable[[Measured], Ruling], measured: Measure
         return decide(measured)
     except runs.Missing as error:
         return Ruling("undecided", "run", str(error), measured.where(table))
-
-
-def _without_limited(ruling: Ruling, rest: Ruling, limited: Iterable[str]) -> Ruling:
-    """What is left of a ruling: stand-ins with a caveat decide nothing, and the others can only refute the claim.
-
-    rest: as decided by the other stand-ins
-    """
-    all_say = f"the stand-in of {' and '.join(limited)} decides nothing; with it {ruling.verdict}: {ruling.why}"
-    if rest.verdict == "not supported":
-        return replace(rest, why=f"{rest.why}; {all_say}", caveat=ruling.caveat)
-    return replace(ruling, verdict="undecided", why=all_say)
 
 
 def rule_all(measured: Measured) -> list[Ruled]:

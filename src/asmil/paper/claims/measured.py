@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
-from copy import copy
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
@@ -16,10 +13,7 @@ from asmil.errors import AsmilError
 from asmil.settings.documents import read_json
 
 BUNDLED = "data/measured"
-"""In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made.
-
-`caveats` in `about.json`: by data set, what limits all results on its stand-in.
-"""
+"""In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made."""
 _PREFIX = f"asmil/paper/{BUNDLED}/"
 _Source = tuple[str, pd.DataFrame]
 """The folder or file of results, and the results."""
@@ -45,24 +39,6 @@ class Measured:
     def is_of_user(where: str) -> bool:
         """Whether results come from a folder of the user."""
         return bool(where) and not where.startswith(_PREFIX)
-
-    def caveats(self, table: str, datasets: Collection[str]) -> dict[str, str]:
-        """By data set, what limits the bundled results of a table on it; empty for results of the user."""
-        if not self.has(table) or self.is_of_user(self.where(table)):
-            return {}
-        known = json.loads(files("asmil.paper").joinpath(BUNDLED, "about.json").read_text(encoding="utf-8"))["caveats"]
-        used = [name for name in datasets if self.results(table)["cohort"].str.startswith(f"{name}-").any()]
-        return {name: known[name] for name in used if name in known}
-
-    def without(self, table: str, datasets: Collection[str]) -> Measured:
-        """The same without the results of a table on these data sets."""
-        where, results = self._sources[table]
-        left = results[~results["cohort"].str.startswith(tuple(f"{name}-" for name in datasets))]
-        rest = copy(self)
-        rest._sources = {name: source for name, source in self._sources.items() if name != table}
-        if len(left):
-            rest._sources[table] = (where, left)
-        return rest
 
 
 def _bundled() -> dict[str, _Source]:

@@ -15,24 +15,18 @@ class Ruling:
 
     how: by mathematics (property tests), by arithmetic on printed numbers, by counting, by trainings on stand-ins or
         the user's data (run), or by differences on real tissue (tissue)
-    why: the numbers behind it; run: the folder or file of the trainings; caveat: what limits these trainings
+    why: the numbers behind it; run: the folder or file of the trainings
     """
 
     verdict: Verdict
     how: How
     why: str
     run: str = ""
-    caveat: str = ""
 
     @property
     def decided(self) -> bool:
         """Whether the claim is supported or not."""
         return self.verdict in ("supported", "not supported")
-
-    @property
-    def reason(self) -> str:
-        """Why, with the caveat."""
-        return f"{self.why}. Caveat: {self.caveat}" if self.caveat else self.why
 
 
 def ruled(how: How, supported: bool, why: str, run: str = "") -> Ruling:

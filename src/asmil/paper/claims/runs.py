@@ -326,13 +326,3 @@ RULES: dict[str, tuple[str, Callable[[Measured], Ruling]]] = {
     "small-foci-missed": ("localization", small_foci),
 }
 """Which table each claim needs, and its rule; the other claims state their comparison in `data/claims.yaml`."""
-INDEPENDENT_OF_LABELS = ("entmax-slower",)
-MOVEMENT = ("jsd", "ce_end")
-"""Metrics of how attention moves begin with these."""
-
-
-def depends_on_labels(claim: str, compare: Comparison | None) -> bool:
-    """Whether what is wrong with the labels of a stand-in limits a claim: not where it is about time or movement."""
-    if compare is None:
-        return claim not in INDEPENDENT_OF_LABELS
-    return not all(metric.startswith(MOVEMENT) for metric in compare.metrics)
