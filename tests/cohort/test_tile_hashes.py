@@ -11,6 +11,7 @@ from asmil.cohort.check import check_cohort
 from asmil.cohort.features import FeatureSource, Provenance, write_features
 from asmil.cohort.leakage import duplicate_problems, refuse_leakage
 from asmil.cohort.manifest import Cohort
+from asmil.cohort.open_features import WORTH_TORCH, as_halves
 from asmil.cohort.splits import make_splits
 from asmil.cohort.tile_hashes import KEPT, are_one_slide, copies, sketch_of, tile_hashes, tile_sketch
 from feature_writers import grid, make_slides, tiles, write_manifest, write_tensor
@@ -102,3 +103,13 @@ def test_hashes_do_not_change_between_versions_and_types(tmp_path):
 
 
 FROZEN = [13788082305948318306, 17014300124154883554]
+
+
+@pytest.mark.parametrize("rows", [3, WORTH_TORCH // 64])
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int32"])
+def test_half_precision_does_not_depend_on_the_library_that_rounds(rows, kind):
+    values = np.random.default_rng(0).normal(size=(rows, 64)) * 10.0 ** np.arange(-16, 16).repeat(2)
+    with np.errstate(over="ignore"):
+        values = (values.clip(-1e9, 1e9) if kind == "int32" else values).astype(kind)
+    halves = torch.from_numpy(values).half().numpy()
+    np.testing.assert_array_equal(as_halves(values).view(np.uint16), halves.view(np.uint16))

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from asmil import Bag
-from asmil.cohort.bag import LOWRES, LOWRES_TILES
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
-from asmil.cohort.source import FeatureSource
+from asmil.cohort.source import LOWRES, LOWRES_TILES, FeatureSource
 from asmil.cohort.units import Unit, joined_bag, units_of
 from asmil.errors import AsmilError
 from asmil.models.registry import build

@@ -8,18 +8,18 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.torch_version import TorchVersion
 
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, NPY_MAGIC, is_npz, read_npy, read_npz
 from asmil.cohort.open_features import OpenFeatures, opened
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
@@ -32,8 +32,6 @@ NUMPY_GLOBALS: list[Any] = [
     np.dtype,
     *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},
 ]
-CAN_ALLOW = TorchVersion(torch.__version__) >= "2.6"
-"""Earlier versions of torch could not allow globals by name for a single file."""
 _allowing = Lock()
 
 
@@ -85,10 +83,14 @@ def _from_torch(path: Path, mmap: bool) -> Any:
 
 def _load(path: Path, mmap: bool) -> Any:
     """Load tensors, and NumPy arrays, which TRIDENT saves with torch; all other objects are an error."""
+    import torch
+    from torch.torch_version import TorchVersion
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        if "numpy" not in str(error) or not CAN_ALLOW:
+        # earlier versions of torch could not allow globals by name for a single file
+        if "numpy" not in str(error) or TorchVersion(torch.__version__) < "2.6":
             raise
     with _allowing, torch.serialization.safe_globals(NUMPY_GLOBALS):
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -107,18 +109,19 @@ def _chosen(source: FeatureSource, layout: Layout, held: Any) -> OpenFeatures:
     return opened(source, layout, _as_features(path, held[names[0]]), coords)
 
 
-def _as_features(path: Path, values: Any) -> Tensor:
+def _as_features(path: Path, values: Any) -> NDArray[Any] | Tensor:
     if isinstance(values, np.ndarray):
-        array = _as_array(path, values)
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    if not isinstance(values, Tensor) or values.layout != torch.strided or values.is_quantized or values.is_meta:
+        return _as_array(path, values)
+    import torch
+
+    if not isinstance(values, torch.Tensor) or values.layout != torch.strided or values.is_quantized or values.is_meta:
         what = f"the file contains a {type(values).__name__}, not an N x D tensor"
         fail(path, what, "save only the features: torch.save(features, path)")
     return values.detach()
 
 
 def _as_array(path: Path, values: Any) -> NDArray[Any]:
-    array = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = values.detach().numpy() if hasattr(values, "detach") else np.asarray(values)
     if array.dtype.kind not in "fiub":
         fail(path, f"the file contains values of type {array.dtype}, not numbers", "save an array of numbers")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -10,16 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asmil.cohort.coordinates import refuse_wrong_coords
+from asmil.cohort.source import LOWRES
 from asmil.errors import AsmilError
 
-LOWRES, LOWRES_TILES = "lowres", "tiles"
-"""Key of the extras of a feature file: its `tiles` are the same tiles at low magnification, in the same order."""
 COORDS_UM = "coords_um"
 """Key of the extras with the corners of the tiles in microns (N x 2), for slides with an unknown pixel size."""
 LARGEST_FEATURE = 1e15
 """Models compute in float32 (up to 3e38), in which the sum of squares of a million larger values overflows."""
-LARGEST_COORDINATE = 1e9
-"""In pixels or microns; the largest slides have a few million pixels per side."""
 
 
 @dataclass(slots=True)
@@ -165,22 +163,6 @@ def _as_tensor(values: Any) -> Tensor:
     return torch.as_tensor(values)
 
 
-def refuse_wrong_coords(where: object, coords: Tensor, n_tiles: int) -> None:
-    """Raise unless coordinates are N x 2 finite numbers within the size of a slide."""
-    if coords.ndim != 2 or coords.shape[1] != 2:
-        raise AsmilError(f"{where}: coordinates have shape {tuple(coords.shape)}; they must be N x 2 (x, y)")
-    if len(coords) != n_tiles:
-        raise AsmilError(f"{where}: {len(coords)} coordinates for {n_tiles} tiles; they must match")
-    if _is_within(coords, LARGEST_COORDINATE):
-        return
-    usable = (coords.abs() <= LARGEST_COORDINATE).all(dim=1)
-    first = int(torch.nonzero(~usable)[0])
-    raise AsmilError(
-        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are outside any slide (first: tile "
-        f"{first} at {coords[first].tolist()}); extract this slide again or leave it out"
-    )
-
-
 def _refuse_invalid(bag: Bag) -> None:
     features = bag.features
     if features.ndim != 2:
@@ -200,7 +182,7 @@ def _refuse_invalid(bag: Bag) -> None:
         raise AsmilError(f"{bag.id}: {bag.slide_index.shape[0]} slide indices for {n_tiles} tiles; they must match")
     for coords in (bag.coords, bag.extras.get(COORDS_UM)):
         if coords is not None:
-            refuse_wrong_coords(bag.id, coords, n_tiles)
+            refuse_wrong_coords(bag.id, coords.detach().double().cpu().numpy(), n_tiles)
 
 
 def _refuse_features(bag: Bag) -> None:

@@ -7,7 +7,7 @@ asmil writes one HDF5 file per slide: `features` (N x D), `coords` (N x 2, level
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.hdf5 import new_hdf5, set_attributes
-from asmil.cohort.open_features import OpenFeatures, as_tensor, common_step
+from asmil.cohort.open_features import OpenFeatures, as_tensor, info_of
 from asmil.cohort.problems import fail
 from asmil.cohort.reader import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, open_features
-from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
+from asmil.cohort.source import LOWRES, LOWRES_TILES, FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
 from asmil.version import __version__
 
@@ -107,27 +107,9 @@ def _trident_attributes(provenance: Provenance) -> dict[str, int]:
 
 
 def inspect_features(source: FeatureSource) -> FeatureInfo:
-    """The properties of a feature file, from its header alone.
-
-    If the tile size is not stated, the most frequent step between tiles is used and marked as inferred.
-    """
+    """The properties of a feature file, from its header alone; see `info_of`."""
     with open_features(source, mmap=True) as file:
         return info_of(file)
-
-
-def info_of(file: OpenFeatures) -> FeatureInfo:
-    """The header of an open feature file, see `inspect_features`."""
-    info = file.info
-    unknown = info.tile_px_level0 is None and info.coords_unit == "px" and info.n_tiles > 0
-    return with_tile_side(info, file.read_coords()) if unknown else info
-
-
-def with_tile_side(info: FeatureInfo, coords: NDArray[Any] | None) -> FeatureInfo:
-    """A header that does not state the side of its tiles, with the most frequent step between tiles instead."""
-    if info.tile_px_level0 is not None or info.coords_unit != "px" or coords is None:
-        return info
-    step = common_step(coords)
-    return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 
 
 def read_bag(source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False) -> Bag:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from asmil.cohort.open_features import OpenFeatures
+from asmil.cohort.open_features import OpenFeatures, as_halves
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureSource, source_state
 from asmil.settings.made_from import Content, state_of
@@ -39,7 +37,7 @@ def fingerprint_of(file: OpenFeatures) -> str:
     digest = _started(file)
     if file.info.n_tiles:
         rows = np.unique(np.linspace(0, file.info.n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
-        digest.update(_half_bytes(file.features(rows)))
+        digest.update(as_halves(file.array(rows)).tobytes())
     return digest.hexdigest()
 
 
@@ -48,7 +46,7 @@ def content_hash(source: FeatureSource) -> str:
     with open_features(source, mmap=True) as file:
         digest = _started(file)
         for start in range(0, file.info.n_tiles, ROWS_AT_ONCE):
-            digest.update(_half_bytes(file.features(slice(start, start + ROWS_AT_ONCE))))
+            digest.update(as_halves(file.array(slice(start, start + ROWS_AT_ONCE))).tobytes())
     return digest.hexdigest()
 
 
@@ -73,8 +71,3 @@ def _coords_hash(source: FeatureSource) -> str:
 
 def _started(file: OpenFeatures) -> hashlib._Hash:
     return hashlib.sha256(f"{file.info.n_tiles}x{file.info.width}".encode())
-
-
-def _half_bytes(rows: Tensor) -> bytes:
-    # float16, so that a file and its half-precision copy are recognized as the same slide
-    return rows.to(torch.float16).numpy().tobytes()

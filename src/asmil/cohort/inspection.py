@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
-from asmil.cohort.features import info_of, read_bag
-from asmil.cohort.fingerprint import fingerprint_of, remember_fingerprint
+from asmil.cohort.file_inspection import Inspected, inspect_file
+from asmil.cohort.fingerprint import remember_fingerprint
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import CohortError, Problem, problems_of
-from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
-from asmil.cohort.tile_hashes import ROWS_AT_ONCE, TilesRead, read_tiles, remember_tiles, tiles_read
+from asmil.cohort.tile_hashes import remember_tiles
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 
 ITEM_TIMEOUT_S = 600.0
 """Default time limit for one feature file; even many gigabytes on a slow disk take less."""
-
-
-@dataclass(frozen=True)
-class _Inspected:
-    info: FeatureInfo
-    fingerprint: str
-    tiles: TilesRead | None = None
 
 
 def inspect_slides(
@@ -49,8 +40,9 @@ def inspect_slides(
     # the headers of a pack are in its index, a small file that this process reads anyway
     single_files = [slide for slide in different if deep or tiles or not is_pack(slide.source.path)]
     limit = guard_limit(item_timeout_s, len(single_files), ITEM_TIMEOUT_S)
-    answers = guarded(partial(_inspect, deep, tiles), different, limit if single_files else None)
-    known: dict[tuple[FeatureSource, float | None], _Inspected | AsmilError] = {}
+    named = [(slide.source, slide.slide, slide.mpp) for slide in different]
+    answers = guarded(partial(inspect_file, deep, tiles), named, limit if single_files else None)
+    known: dict[tuple[FeatureSource, float | None], Inspected | AsmilError] = {}
     for slide in slides:
         key = slide.source, slide.mpp
         if key not in known:
@@ -97,16 +89,6 @@ def headers_of(
         if progress is not None:
             progress(len(headers), len(slides))
     return headers
-
-
-def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
-    with open_features(slide.source, mmap=True) as file:
-        read = read_tiles(file) if tiles and not deep else None
-        inspected = _Inspected(info_of(file), fingerprint_of(file), read)
-    if not deep and inspected.info.n_tiles:
-        return inspected
-    bag = read_bag(slide.source, slide.slide, slide.mpp, verify=True)
-    return replace(inspected, tiles=tiles_read(bag.features.split(ROWS_AT_ONCE)))
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:

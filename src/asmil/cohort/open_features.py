@@ -1,20 +1,28 @@
-"""The features of one slide in an open file, whichever tool wrote it."""
+"""The features of one slide in an open file, whichever tool wrote it.
+
+torch is imported only for tensors, so that a process which reads headers starts at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from asmil.cohort.bag import LARGEST_COORDINATE, refuse_wrong_coords
+from asmil.cohort.coordinates import LARGEST_COORDINATE, refuse_wrong_coords
 from asmil.cohort.problems import fail
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+WORTH_TORCH = 2**18
+"""Values; torch converts larger arrays to half precision ten times as fast as NumPy, but takes seconds to import."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class OpenFeatures:
     """
 
     info: FeatureInfo
-    values: h5py.Dataset | Tensor
+    values: h5py.Dataset | NDArray[Any] | Tensor
     coords: h5py.Dataset | NDArray[Any] | None = None
     um_per_unit: float = 1.0
     lowres: Mapping[str, h5py.Dataset | NDArray[Any]] | None = None
@@ -37,17 +45,28 @@ class OpenFeatures:
 
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
         """The features of some tiles (ascending rows), in their stored type; those of their parents are appended."""
+        import torch
+
         parents = [
             parent.file.features().index_select(0, torch.from_numpy(parent.rows[rows])) for parent in self.parents
         ]
         return torch.cat([self.own_features(rows), *parents], dim=1) if parents else self.own_features(rows)
 
+    def array(self, rows: NDArray[Any] | slice = slice(None)) -> NDArray[Any]:
+        """The same as an array; bfloat16, which NumPy does not have, as float32."""
+        if not self.parents and isinstance(self.values, h5py.Dataset | np.ndarray):
+            return _native(self._stored(rows))
+        return as_array(self.features(rows))
+
     def own_features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
         """The features of some tiles without those of their parents."""
+        return as_tensor(self._stored(rows))
+
+    def _stored(self, rows: NDArray[Any] | slice) -> Any:
         values = self.values
         if self.info.slide_vector and len(values.shape) == 1:
-            return as_tensor(values[()])[None]
-        return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
+            return values[()][None]
+        return values[0, rows] if len(values.shape) == 3 else values[rows]
 
     def read_coords(self) -> NDArray[Any] | None:
         """Coordinates N x 2, in `info.coords_unit`; an error if they cannot be on a slide."""
@@ -56,7 +75,7 @@ class OpenFeatures:
         coords = np.asarray(self.coords[()])
         if coords.ndim == 3 and coords.shape[0] == 1:
             coords = coords[0]
-        refuse_wrong_coords(self.info.source, torch.from_numpy(coords.astype(np.float64)), self.info.n_tiles)
+        refuse_wrong_coords(self.info.source, coords, self.info.n_tiles)
         return coords * self.um_per_unit if self.info.coords_unit == "um" else coords
 
 
@@ -71,7 +90,7 @@ class Parents:
 def opened(
     source: FeatureSource,
     layout: Layout,
-    values: h5py.Dataset | Tensor,
+    values: h5py.Dataset | NDArray[Any] | Tensor,
     coords: h5py.Dataset | NDArray[Any] | None = None,
     provenance: Provenance | None = None,
     coords_unit: CoordsUnit = "px",
@@ -98,14 +117,59 @@ def opened(
     return OpenFeatures(info, values, coords, um_per_unit, checksum=checksum)
 
 
+def info_of(file: OpenFeatures) -> FeatureInfo:
+    """The header of an open feature file.
+
+    If the tile size is not stated, the most frequent step between tiles is used and marked as inferred.
+    """
+    info = file.info
+    unknown = info.tile_px_level0 is None and info.coords_unit == "px" and info.n_tiles > 0
+    return with_tile_side(info, file.read_coords()) if unknown else info
+
+
+def with_tile_side(info: FeatureInfo, coords: NDArray[Any] | None) -> FeatureInfo:
+    """A header that does not state the side of its tiles, with the most frequent step between tiles instead."""
+    if info.tile_px_level0 is not None or info.coords_unit != "px" or coords is None:
+        return info
+    step = common_step(coords)
+    return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
+
+
 def as_tensor(values: Any) -> Tensor:
     """A tensor of the values as stored, in native byte order."""
-    if isinstance(values, Tensor):
+    import torch
+
+    if isinstance(values, torch.Tensor):
         return values
     array = np.asarray(values)
     if not array.flags.writeable:
         array = array.copy()
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return torch.from_numpy(_native(array))
+
+
+def as_array(values: Tensor) -> NDArray[Any]:
+    """A tensor as an array; bfloat16, which NumPy does not have, as float32."""
+    import torch
+
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def _native(values: Any) -> NDArray[Any]:
+    array = np.asarray(values)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+@np.errstate(over="ignore")
+def as_halves(features: NDArray[Any]) -> NDArray[np.float16]:
+    """The features in half precision, in which a file and a copy of it with another number type are equal."""
+    if features.dtype == np.float16:
+        return features
+    single = features.astype(np.float32, copy=False)
+    if single.size < WORTH_TORCH:
+        return single.astype(np.float16)
+    import torch
+
+    return np.asarray(torch.from_numpy(single).half())
 
 
 def common_step(coords: NDArray[Any]) -> int | None:

@@ -14,11 +14,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from asmil.cohort.array_files import first_line, read_array_file
-from asmil.cohort.bag import LOWRES, LOWRES_TILES
 from asmil.cohort.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 from asmil.cohort.magnifications import with_parents
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
@@ -27,7 +25,17 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FEATURE_NAMES, FeatureSource, Provenance, integer, number, plain, tile_spec_provenance
+from asmil.cohort.source import (
+    FEATURE_NAMES,
+    LOWRES,
+    LOWRES_TILES,
+    FeatureSource,
+    Provenance,
+    integer,
+    number,
+    plain,
+    tile_spec_provenance,
+)
 from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
@@ -109,7 +117,7 @@ def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
     if whole:
         pack.verify_once(entry)
     info = info_of(source.path, pack.dtype, entry)
-    values = torch.from_numpy(pack.features(entry, whole))
+    values = pack.features(entry, whole)
     tiles = pack.lowres(entry, whole)
     lowres = None if tiles is None else {LOWRES_TILES: tiles}
     return OpenFeatures(info, values, pack.coords(entry), lowres=lowres, validated=entry.crc32 is not None)

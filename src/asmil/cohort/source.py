@@ -23,6 +23,8 @@ Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_
 CoordsUnit = Literal["px", "um"]
 FEATURE_NAMES = ("features", "feats", "feat")
 """Names of the feature dataset in files of different tools."""
+LOWRES, LOWRES_TILES = "lowres", "tiles"
+"""A group of a feature file: its `tiles` are the same tiles at low magnification, in the same order."""
 GROUP_MARK = "::"
 """Separates a file or a pack from the slide in it."""
 JOIN_MARK = " ++ "

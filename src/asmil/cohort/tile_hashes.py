@@ -11,16 +11,18 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from asmil.cohort.open_features import OpenFeatures
+from asmil.cohort.open_features import OpenFeatures, as_array, as_halves
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureSource, source_state
 from asmil.tables.arrays import Floats32
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Hashes = NDArray[np.uint64]
 KEPT = 128
@@ -76,15 +78,16 @@ def _tiles_of(source: FeatureSource) -> TilesRead:
 def read_tiles(file: OpenFeatures) -> TilesRead:
     """Read all tiles of an open feature file once."""
     starts = range(0, file.info.n_tiles, ROWS_AT_ONCE)
-    return tiles_read(file.features(slice(start, start + ROWS_AT_ONCE)) for start in starts)
+    return tiles_read(file.array(slice(start, start + ROWS_AT_ONCE)) for start in starts)
 
 
-def tiles_read(parts: Iterable[Tensor]) -> TilesRead:
+@np.errstate(over="ignore", invalid="ignore")
+def tiles_read(parts: Iterable[NDArray[Any]]) -> TilesRead:
     """What is kept of tiles (N x D) that are given in parts."""
     hashes, sums, count = [np.zeros(0, np.uint64)], np.zeros(1), 0
     for features in parts:
         hashes.append(_hashes_of(features))
-        sums = sums + features.sum(dim=0, dtype=torch.float32).double().numpy()
+        sums = sums + features.sum(axis=0, dtype=np.float64)
         count += len(features)
     return TilesRead(sketch_of(np.concatenate(hashes)), (sums / max(count, 1)).astype(np.float32))
 
@@ -95,15 +98,15 @@ def tile_hashes(features: Tensor) -> Hashes:
     Values are rounded to float16 first, so that a slide and its half-precision copy have the same hashes.
     """
     # in parts, since a whole slide in another number type may not fit into memory
-    return _joined(map(_hashes_of, features.split(ROWS_AT_ONCE)))
+    return _joined(_hashes_of(as_array(part)) for part in features.split(ROWS_AT_ONCE))
 
 
 def _joined(parts: Iterable[Hashes]) -> Hashes:
     return np.concatenate([np.zeros(0, np.uint64), *parts])
 
 
-def _hashes_of(features: Tensor) -> Hashes:
-    halves = features.to(torch.float16).numpy()
+def _hashes_of(features: NDArray[Any]) -> Hashes:
+    halves = as_halves(features)
     padding = -halves.shape[1] % 4
     if padding:
         halves = np.pad(halves, ((0, 0), (0, padding)))

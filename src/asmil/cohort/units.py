@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.manifest import Slide
+from asmil.cohort.source import LOWRES, LOWRES_TILES
 from asmil.errors import AsmilError
 
 UnitKind = Literal["slide", "patient"]

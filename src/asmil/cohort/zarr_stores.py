@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from asmil.cohort.array_files import first_line
-from asmil.cohort.open_features import OpenFeatures, as_tensor, opened
+from asmil.cohort.open_features import OpenFeatures, opened
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import FeatureSource, tile_spec_provenance
 from asmil.cohort.zarr_arrays import read_array, refuse_objects
@@ -109,10 +108,10 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
     return np.asarray(corners)
 
 
-def _features(node: Any, source: FeatureSource) -> Tensor:
+def _features(node: Any, source: FeatureSource) -> NDArray[Any]:
     if not hasattr(node["X"], "dtype"):
         fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
-    return as_tensor(read_array(node, "X", source))
+    return read_array(node, "X", source)
 
 
 def _text(value: Any) -> str:

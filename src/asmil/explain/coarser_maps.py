@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from asmil.cohort.features import info_of
-from asmil.cohort.open_features import OpenFeatures, Parents
+from asmil.cohort.open_features import OpenFeatures, Parents, info_of
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError

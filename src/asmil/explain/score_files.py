@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
-from asmil.cohort.bag import refuse_wrong_coords
+from asmil.cohort.coordinates import refuse_wrong_coords
 from asmil.cohort.hdf5 import DAMAGED_HDF5, dataset, reading_hdf5
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npy
 from asmil.errors import AsmilError
@@ -137,6 +136,6 @@ def _numbers(path: Path, stored: npt.NDArray[Any]) -> Floats:
 
 
 def _corners(path: Path, coords: Floats, n_tiles: int) -> Integers:
-    refuse_wrong_coords(path, torch.from_numpy(coords), n_tiles)
+    refuse_wrong_coords(path, coords, n_tiles)
     corners: Integers = np.rint(coords).astype(np.int64)
     return corners

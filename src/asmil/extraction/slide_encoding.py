@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from asmil.cohort.features import FeatureInfo, FeatureSource, Provenance, info_of, read_bag_and_info, write_slide_vector
+from asmil.cohort.features import FeatureInfo, FeatureSource, Provenance, read_bag_and_info, write_slide_vector
 from asmil.cohort.fingerprint import feature_contents
+from asmil.cohort.open_features import info_of
 from asmil.cohort.reader import open_features
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError

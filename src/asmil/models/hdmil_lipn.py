@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.cohort.bag import LOWRES, Bag
+from asmil.cohort.bag import Bag
+from asmil.cohort.source import LOWRES
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.randomness import RandomModule

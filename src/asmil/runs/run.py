@@ -12,9 +12,10 @@ import pandas as pd
 import torch
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import read_bag_and_info, with_tile_side
+from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.loader import naming_slide
 from asmil.cohort.manifest import Slide
+from asmil.cohort.open_features import with_tile_side
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import FoldNames, Splits
 from asmil.cohort.units import Unit, UnitKind, joined_bag

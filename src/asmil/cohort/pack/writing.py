@@ -19,13 +19,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.files import COORDS, FEATURE_FILES, JOURNAL, LOCK, LOWRES_FILE, OWN_FILES, PackDtype
 from asmil.cohort.pack.index import Entry, PackIndex, journal_line, read_index, whole, write_index
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, checksum_of, source_state
+from asmil.cohort.source import (
+    LOWRES,
+    LOWRES_TILES,
+    CoordsUnit,
+    FeatureInfo,
+    FeatureSource,
+    Provenance,
+    checksum_of,
+    source_state,
+)
 from asmil.files import is_disk_full
 from asmil.machine.locks import locked
 from asmil.settings.made_from import Content, DoneBefore, MadeFrom, Record, StoredContent
