@@ -46,9 +46,9 @@ def binary_auc(positive: Booleans, score: Floats, weights: Floats) -> Floats:
     order = np.argsort(score, kind="stable")
     ordered_score, ordered_positive = score[order], positive[order]
     group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
-    ordered_weights = weights[:, order]
-    positives = np.add.reduceat(ordered_weights * ordered_positive, group_starts, axis=1)
-    negatives = np.add.reduceat(ordered_weights * ~ordered_positive, group_starts, axis=1)
+    ordered_weights = weights.take(order, axis=1)
+    positives = _group_sums(ordered_weights * ordered_positive, group_starts)
+    negatives = _group_sums(ordered_weights * ~ordered_positive, group_starts)
     negatives_up_to = np.cumsum(negatives, axis=1)
     wins = (positives * (negatives_up_to - negatives / 2)).sum(axis=1)
     pairs = positives.sum(axis=1) * negatives_up_to[:, -1]
@@ -76,9 +76,9 @@ def binary_average_precision(positive: Booleans, score: Floats, weights: Floats)
     order = np.argsort(-score, kind="stable")
     ordered_score = score[order]
     group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
-    ordered_weights = weights[:, order]
-    positives = np.add.reduceat(ordered_weights * positive[order], group_starts, axis=1)
-    called = np.cumsum(np.add.reduceat(ordered_weights, group_starts, axis=1), axis=1)
+    ordered_weights = weights.take(order, axis=1)
+    positives = _group_sums(ordered_weights * positive[order], group_starts)
+    called = np.cumsum(_group_sums(ordered_weights, group_starts), axis=1)
     precision = _ratio(np.cumsum(positives, axis=1), called)
     total = positives.sum(axis=1)
     summed = (positives * precision).sum(axis=1)
@@ -148,7 +148,7 @@ def midranks(values: Floats, weights: Floats) -> Floats:
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    group_weight = np.add.reduceat(weights[:, order], starts, axis=1)
+    group_weight = _group_sums(weights.take(order, axis=1), starts)
     midrank = np.cumsum(group_weight, axis=1) - group_weight / 2 + 0.5
     ranks = np.empty_like(weights)
     ranks[:, order] = np.repeat(midrank, np.diff(np.r_[starts, len(values)]), axis=1)
@@ -201,6 +201,13 @@ def mean_defined(values: Floats) -> Floats:
     count = defined.sum(-1)
     total = np.where(defined, values, 0.0).sum(-1)
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+
+def _group_sums(ordered: Floats, starts: Integers) -> Floats:
+    """R x G sums of R x n values over groups of neighbors, which begin at `starts`."""
+    if len(starts) == ordered.shape[1]:
+        return ordered
+    return np.add.reduceat(ordered, starts, axis=1)
 
 
 def _diagonal(confusion: Floats) -> Floats:
