@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag, build
+from asmil.runs import checkpoint
+from asmil.runs.checkpoint import save_checkpoint
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
@@ -143,6 +145,23 @@ def test_the_epoch_is_chosen_on_validation_data(tmp_path):
     assert chosen == ranks.index(min(ranks)) + 1
     assert one.validate(labeled(seed=1))["loss"] == pytest.approx(records[chosen - 1]["val"]["loss"])
     assert [record["epoch"] for record in records] == list(range(1, 9))
+
+
+def test_the_best_weights_are_written_with_the_state_that_refers_to_them(tmp_path, monkeypatch):
+    written = []
+
+    def save(path, tensors, state):
+        written.append((path.name, state.get("best", state)["epoch"]))
+        save_checkpoint(path, tensors, state)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
+    model = trainer(folder=tmp_path, epochs=8, lr=0.01)
+    improved = []
+    keep_best = model.checkpoints.keep_best
+    monkeypatch.setattr(model.checkpoints, "keep_best", lambda *best: (improved.append(best), keep_best(*best)))
+    chosen = model.fit(labeled(), labeled(seed=1))
+    assert len(improved) > 1
+    assert written == [("best.safetensors", chosen), ("last.safetensors", chosen)]
 
 
 def test_validation_runs_in_eval_mode_and_leaves_the_training_alone():

@@ -95,6 +95,7 @@ class CheckpointStore:
         self.seconds = seconds
         self._saved_at = time.monotonic()
         self._best: dict[str, Tensor] = {}
+        self._unwritten: dict[str, Any] | None = None
 
     def is_due(self) -> bool:
         return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
@@ -104,9 +105,12 @@ class CheckpointStore:
         self._saved_at = -math.inf
 
     def save_last(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
-        """Write the state to resume from."""
+        """Write the state to resume from, and before it the best weights that it refers to."""
         if self.folder is None:
             return
+        if self._unwritten is not None:
+            save_checkpoint(self.folder / "best.safetensors", self._best, self._unwritten)
+            self._best, self._unwritten = {}, None
         state = {"method": self.method, "device": self.device.type, **progress}
         save_checkpoint(self.folder / "last.safetensors", tensors, state)
         self._saved_at = time.monotonic()
@@ -125,12 +129,9 @@ class CheckpointStore:
         return tensors, state, path
 
     def keep_best(self, model: nn.Module, best: Mapping[str, Any]) -> None:
-        """Save the current weights of the model as the best ones."""
-        weights = model.state_dict()
-        if self.folder is None:
-            self._best = {name: tensor.clone() for name, tensor in weights.items()}
-        else:
-            save_checkpoint(self.folder / "best.safetensors", weights, {"method": self.method, **best})
+        """Keep the current weights of the model as the best ones; `save_last` writes them."""
+        self._best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self._unwritten = {"method": self.method, **best}
 
     def load_best(self, model: nn.Module) -> None:
         """Load the best weights into the model, and set it to eval mode."""

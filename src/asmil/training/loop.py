@@ -211,7 +211,7 @@ class Trainer:
                 if log is not None:
                     log.add(record)
                 self.on_epoch(self._with_attention(record))
-                self._save_if_due(force=should_stop() or self.progress.epoch == end)
+                self._save_if_due(force=should_stop())
                 if should_stop():
                     raise Interrupted
         finally:
