@@ -217,6 +217,8 @@ def test_the_page_has_the_answer_the_ladder_and_what_each_candidate_cost(searche
     assert set(values["seconds"]) == {"linear", "mean_pooling", "abmil"}
     assert min(values["seconds"].values()) > 0
     assert set(values["attention_minus"]) == set(SIMPLE)
+    assert values["reference"] == found.findings.reference.name
+    assert (values["share_of_epochs"], values["budget_seconds"]) == (1.0, 3600)
     assert values["performance"]["low"] <= values["performance"]["value"] <= values["performance"]["high"]
     assert values["left_out"] == {}
 

@@ -323,6 +323,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
     return {
         "answer": findings.attention_answer,
         "verdict": findings.verdict,
+        "reference": None if findings.reference is None else findings.reference.name,
         "metric": findings.metric,
         "chosen": {
             "name": findings.chosen.name,
@@ -342,6 +343,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
         "tested": {name: estimate.to_dict("folds") for name, estimate in findings.tested.items()},
         "methods_of_outer_folds": result.methods,
         "design": {**vars(plan.design)},
+        "share_of_epochs": plan.share,
         "rungs": {
             **{f"fold-{fold}": history for fold, history in enumerate(result.choices)},
             "all": result.final,
