@@ -78,6 +78,12 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
             f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The "
             f"expected {findings.title} is that of the choices of the outer folds, not that of {findings.chosen}."
         )
+    if findings.contradicts:
+        kind, outer = ("attention", "worse") if findings.chosen.attends else ("no attention", "better")
+        warnings.append(
+            f"The choice contradicts the answer: {findings.chosen}, chosen on all patients, has {kind}, but in the "
+            f"outer folds attention is {outer} than without. Treat both as uncertain."
+        )
     share = result.plan.share
     if share < FEW_EPOCHS_SHARE:
         warnings.append(
@@ -121,8 +127,8 @@ def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterato
             ]
         ],
         title="the chosen model",
-        caption="The expected performance is that of the whole procedure, the choice included, on the patients of the "
-        "outer folds, which the choice never saw.",
+        caption="Expected performance and calibration are those of the whole procedure, the choice included, on the "
+        "patients of the outer folds, which the choice never saw.",
         in_terminal=True,
     )
     if findings.hints:
