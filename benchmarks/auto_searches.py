@@ -35,6 +35,7 @@ from asmil.experiments.auto.ladder import LADDER, LINEAR
 from asmil.files import write_json
 from asmil.reporting.estimate import UNDEFINED, Interval
 from asmil.reporting.formats import (
+    format_count,
     format_interval,
     format_number,
     format_share,
@@ -104,6 +105,12 @@ def answers(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def machine(record: Mapping[str, Any]) -> str:
+    """Where and how the searches ran."""
+    order = "one after the other" if record["at_once"] == 1 else f"{record['at_once']} at the same time"
+    return f"{record['device']}, {format_count(record['threads'], 'thread')}, torch {record['torch']}, searches {order}"
+
+
 def table(record: Mapping[str, Any]) -> str:
     """The searches as Markdown."""
     headers = ["cohort", "minutes", "epochs", "does attention pay?", "chosen", "expected performance"]
@@ -113,10 +120,12 @@ def table(record: Mapping[str, Any]) -> str:
 def row(found: Mapping[str, Any]) -> list[str]:
     """A search as a line of the table."""
     title, performance = TITLES[found["metric"]], found["performance"]
+    share = format_share(found["share_of_epochs"])
+    left_out = [method for name, method in METHODS.items() if name in found["left_out"]]
     return [
         f"{found['name']}, {found['patients']} patients",
         f"{found['minutes_taken']:.1f} of {found['minutes']:g}",
-        format_share(found["share_of_epochs"]),
+        f"{share}, without {', '.join(left_out)}" if left_out else share,
         attention(found, title),
         choice(found["chosen"], found["outer_choices"]),
         f"{title} {format_number(performance['value'])} ({format_interval(interval(performance))})",
