@@ -226,8 +226,9 @@ def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
     ]
     if partial:
         shown = ", ".join(partial[:5])
+        groups = "all classes" if kind == "classification" else "both events and censored patients"
         yield (
-            f"sites without all classes ({shown}): the model can learn the site; compare with "
+            f"sites without {groups} ({shown}): the model can learn the site; compare with "
             "`asmil train --leave-one-site-out`"
         )
     else:

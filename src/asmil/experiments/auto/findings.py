@@ -283,8 +283,8 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
     interval = findings.performance.interval
     if findings.is_chance:
         yield (
-            "What the procedure chose is not better than chance: check the labels, and try features of another encoder "
-            "before more methods."
+            "What the procedure chose is not shown to be better than chance: check the labels, and try features of "
+            "another encoder before more methods."
         )
     share = result.plan.share
     if share < FEW_EPOCHS_SHARE or result.notes:
