@@ -125,7 +125,7 @@ def row(found: Mapping[str, Any]) -> list[str]:
     return [
         f"{found['name']}, {found['patients']} patients",
         f"{found['minutes_taken']:.1f} of {found['minutes']:g}",
-        f"{share}, without {', '.join(left_out)}" if left_out else share,
+        f"{share}; left out: {', '.join(left_out)}" if left_out else share,
         attention(found, title),
         choice(found["chosen"], found["outer_choices"]),
         f"{title} {format_number(performance['value'])} ({format_interval(interval(performance))})",
