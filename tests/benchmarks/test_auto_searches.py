@@ -9,7 +9,7 @@ import pytest
 import asmil
 import auto_searches as benchmark
 from asmil.errors import AsmilError
-from asmil.experiments.auto import halving
+from asmil.experiments.auto import findings, halving
 from asmil.experiments.auto.halving import Design
 
 QUICK = {"training.epochs": 2, "training.lr": 1e-3}
@@ -19,6 +19,8 @@ QUICK = {"training.epochs": 2, "training.lr": 1e-3}
 def searched(small_cohort, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(halving, "DESIGNS", (Design(2, 1, 1.0),))
+        for page in ("write_report", "write_comparison"):
+            patch.setattr(findings, page, lambda *given: None)
         out = tmp_path_factory.mktemp("auto") / "best"
         return asmil.auto(small_cohort, out, method=["abmil"], settings=QUICK, progress=False)
 
