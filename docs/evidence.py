@@ -47,6 +47,7 @@ TITLES = {"bracs": "BRACS", "camelyon16": "CAMELYON-16", "camelyon17": "CAMELYON
 BENCHMARKS = (
     "anchor_cost",
     "asmil_settings",
+    "auto_searches",
     "encoding_speed",
     "growth",
     "measuring",

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,15 @@ def test_an_expensive_candidate_is_left_out_before_all_others_are_undertrained()
     assert design == DESIGNS[0]
 
 
+def test_the_epochs_fill_the_budget():
+    full = {"linear": 1.0, "mean_pooling": 2.0, "abmil": 4.0}
+    for budget in (1e6, 300, 100, 30):
+        design, _ = fitting_design(full, SIMPLE, budget, 5, 3, fixed_s=0.1)
+        cost = seconds_of(design, full, SIMPLE, fixed_s=0.1)
+        assert design.share == 1.0 or cost == pytest.approx(halving.MARGIN * budget)
+        assert cost <= halving.MARGIN * budget * (1 + 1e-9)
+
+
 def test_methods_with_few_epochs_keep_enough_of_them():
     full = {"linear": 1.0, "mean_pooling": 1.0, "abmil": 1.0}
     assert fitting_design(full, SIMPLE, 0.1, 5, 3, least_share=0.5) == (Design(3, 2, 0.5), [])
@@ -107,6 +117,7 @@ def difference(value, low, high):
         ((0.06, 0.02, 0.10), (0.01, -0.03, 0.05), "undecided", "mean_pooling"),
         ((-0.06, -0.10, -0.02), (0.08, 0.03, 0.12), "does not pay", "linear"),
         ((0.0, -0.1, 0.1), (0.0, NAN, NAN), "undecided", "linear"),
+        ((0.05, 0.01, 0.09), (0.06, -0.01, 0.13), "undecided", "mean_pooling"),
     ],
 )
 def test_attention_pays_only_if_it_is_better_than_both_simple_methods(linear, mean, verdict, reference):
@@ -123,6 +134,30 @@ def test_attention_that_was_trained_for_few_epochs_is_not_dismissed():
 
 def test_without_an_attention_method_there_is_no_verdict():
     assert attention_verdict({}) == ("no attention", None)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "limits", "chosen", "contradicts"),
+    [
+        ("does not pay", (-0.3, -0.1), "linear", False),
+        ("does not pay", (-0.3, -0.1), "abmil", True),
+        ("pays", (0.1, 0.3), "linear", True),
+        ("pays", (0.1, 0.3), "abmil", False),
+        ("undecided", (NAN, NAN), "abmil", False),
+    ],
+)
+def test_the_simple_method_is_recommended_only_if_it_was_chosen(searched, verdict, limits, chosen, contradicts):
+    ladder = {candidate.name: candidate for candidate in LADDER}
+    changed = replace(
+        searched[0].findings,
+        verdict=verdict,
+        reference=ladder["linear"],
+        differences={"linear": difference(0.0, *limits)},
+        chosen=ladder[chosen],
+    )
+    assert changed.contradicts == contradicts
+    recommended = changed.attention_answer.count("linear probe") == 2
+    assert recommended == (verdict == "does not pay" and not contradicts)
 
 
 def test_a_clearly_better_finalist_wins_all_resamples_and_equal_ones_share_them():
@@ -217,6 +252,8 @@ def test_the_page_has_the_answer_the_ladder_and_what_each_candidate_cost(searche
     assert set(values["seconds"]) == {"linear", "mean_pooling", "abmil"}
     assert min(values["seconds"].values()) > 0
     assert set(values["attention_minus"]) == set(SIMPLE)
+    assert values["reference"] == found.findings.reference.name
+    assert (values["share_of_epochs"], values["budget_seconds"]) == (1.0, 3600)
     assert values["performance"]["low"] <= values["performance"]["value"] <= values["performance"]["high"]
     assert values["left_out"] == {}
 

@@ -226,9 +226,13 @@ def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
     ]
     if partial:
         shown = ", ".join(partial[:5])
-        yield f"sites without all classes ({shown}): the model can learn the site; compare with --leave-one-site-out"
+        groups = "all classes" if kind == "classification" else "both events and censored patients"
+        yield (
+            f"sites without {groups} ({shown}): the model can learn the site; compare with "
+            "`asmil train --leave-one-site-out`"
+        )
     else:
-        yield f"{len(sites)} sites: also train with --leave-one-site-out to see whether results generalize to new sites"
+        yield f"{len(sites)} sites: `asmil train --leave-one-site-out` shows whether results generalize to new sites"
 
 
 def _estimate(

@@ -106,6 +106,11 @@ class Findings:
         return 2 * self.won <= self.folds
 
     @property
+    def contradicts(self) -> bool:
+        """Whether the choice on all patients has attention although it does not pay, or none although it pays."""
+        return (self.verdict, self.chosen.attends) in (("does not pay", True), ("pays", False))
+
+    @property
     def attention_answer(self) -> str:
         """Whether attention pays, in one or two sentences."""
         if self.reference is None:
@@ -115,13 +120,16 @@ class Findings:
         if self.verdict == "pays":
             return f"Attention pays here: {size} over {simple}."
         if self.verdict == "does not pay":
-            return f"Attention does not pay here: {size} compared with {simple}. Use {simple}."
+            advice = "" if self.contradicts else f" Use {_the(self.chosen)}."
+            return f"Attention does not pay here: {size} compared with {simple}.{advice}"
         undecided = f"Undecided whether attention pays here: {size} compared with {simple}"
         if difference.interval.is_defined and difference.interval.high < 0:
             return (
                 f"{undecided}, but methods were trained for {format_share(self.share)} of their usual epochs, of which "
                 "attention needs more than a simple method."
             )
+        if not difference.interval.is_defined:
+            return f"{undecided}; there are too few patients for an interval."
         return f"{undecided}; the interval covers 0."
 
     @property
@@ -180,17 +188,21 @@ def attention_verdict(differences: Mapping[str, Estimate], share: float = 1.0) -
     differences: attention minus each simple candidate; empty if no candidate has attention
     share: of the usual epochs; with too few, that attention does not pay is undecided, since it needs more of them
     """
+
+    def value(name: str) -> float:
+        return differences[name].value
+
     if not differences:
         return "no attention", None
-    strongest = min(differences, key=lambda name: differences[name].value)
     intervals = {name: difference.interval for name, difference in differences.items()}
-    if all(interval.is_defined and interval.low > 0 for interval in intervals.values()):
-        return "pays", strongest
+    beaten = {name for name, interval in intervals.items() if interval.is_defined and interval.low > 0}
+    if len(beaten) == len(differences):
+        return "pays", min(differences, key=value)
     worse = [name for name, interval in intervals.items() if interval.is_defined and interval.high < 0]
     if worse:
         verdict: Verdict = "undecided" if share < FEW_EPOCHS_SHARE else "does not pay"
-        return verdict, min(worse, key=lambda name: differences[name].value)
-    return "undecided", strongest
+        return verdict, min(worse, key=value)
+    return "undecided", min((name for name in intervals if name not in beaten), key=value)
 
 
 def win_shares(
@@ -271,8 +283,8 @@ def _hints(findings: Findings, result: SearchResult, poorly_calibrated: bool) ->
     interval = findings.performance.interval
     if findings.is_chance:
         yield (
-            "What the procedure chose is not better than chance: check the labels, and try features of another encoder "
-            "before more methods."
+            "What the procedure chose is not shown to be better than chance: check the labels, and try features of "
+            "another encoder before more methods."
         )
     share = result.plan.share
     if share < FEW_EPOCHS_SHARE or result.notes:
@@ -323,6 +335,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
     return {
         "answer": findings.attention_answer,
         "verdict": findings.verdict,
+        "reference": None if findings.reference is None else findings.reference.name,
         "metric": findings.metric,
         "chosen": {
             "name": findings.chosen.name,
@@ -342,6 +355,7 @@ def to_json(search: Search, result: SearchResult, findings: Findings) -> dict[st
         "tested": {name: estimate.to_dict("folds") for name, estimate in findings.tested.items()},
         "methods_of_outer_folds": result.methods,
         "design": {**vars(plan.design)},
+        "share_of_epochs": plan.share,
         "rungs": {
             **{f"fold-{fold}": history for fold, history in enumerate(result.choices)},
             "all": result.final,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FINALISTS = 2
 """Candidates that reach the last rung."""
@@ -36,7 +36,7 @@ DESIGNS = (
     Design(3, 2, 0.2),
     Design(3, 2, 0.1),
 )
-"""From the most to the least thorough; the first that fits the budget is used."""
+"""From the most to the least thorough; the first that fits the budget is used, with as many epochs as fit."""
 ADEQUATE = 5
 """So many of these designs train long enough to compare methods; candidates are left out before others are used."""
 
@@ -136,5 +136,19 @@ def fitting_design(
             kept = {name: seconds for name, seconds in full.items() if name not in costly[:count]}
             for design in designs:
                 if seconds_of(design, kept, simple, fixed_s, alone) <= MARGIN * budget_s:
-                    return design, costly[:count]
+                    return _with_more_epochs(design, kept, simple, budget_s, fixed_s, alone), costly[:count]
     return allowed[-1], costly[:-1]
+
+
+def _with_more_epochs(
+    design: Design,
+    full: Mapping[str, float],
+    simple: Collection[str],
+    budget_s: float,
+    fixed_s: float,
+    alone: Mapping[str, float] | None,
+) -> Design:
+    """A design that fits, with the largest share of the epochs that does; seconds are linear in the share."""
+    fixed = seconds_of(replace(design, share=0.0), full, simple, fixed_s, alone)
+    epochs = seconds_of(design, full, simple, fixed_s, alone) - fixed
+    return replace(design, share=min(1.0, design.share * (MARGIN * budget_s - fixed) / epochs))

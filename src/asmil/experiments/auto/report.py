@@ -38,7 +38,8 @@ OUTER_TITLES = {"procedure": "whole procedure", "attention": "best attention met
 
 def write_auto(search: Search, result: SearchResult, findings: Findings) -> tuple[Path, Document]:
     """Write `auto.html`, `auto.md` and `auto.json` into the folder of the search."""
-    data = {**to_json(search, result, findings), "bundle": BUNDLE, "seconds_in_all": search.budget.spent}
+    budget = {"budget_seconds": search.budget.seconds, "seconds_in_all": search.budget.spent}
+    data = {**to_json(search, result, findings), "bundle": BUNDLE, **budget}
     document = auto_document(search, result, findings)
     return write_document(document, search.out / PAGE, jsonable(data)), document
 
@@ -54,7 +55,7 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
         kind=f"Best model, {search.kind}",
         title=f"{search.cohort.path.absolute().parent.name}/{search.cohort.path.name}",
         answer=f"{findings.attention_answer} {findings.choice_answer}",
-        about=f"{expected.sizes}; every number is from patients on whom nothing was trained or chosen.",
+        about=f"{expected.sizes}; these numbers are from patients on whom nothing was trained or chosen.",
         alarms=alarms,
         warnings=_warnings(search, result, findings),
         sections=[
@@ -68,23 +69,20 @@ def auto_document(search: Search, result: SearchResult, findings: Findings) -> D
 
 
 def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[str]:
-    warnings, budget = list(result.notes), search.budget
-    if budget.spent > EXCEEDED * budget.seconds:
-        warnings.append(
-            f"The search took {format_duration(budget.spent)}, longer than its budget of "
-            f"{format_duration(budget.seconds)}: tests and final model were slower than the trial promised."
-        )
+    """The most important first: the page unfolds three of them."""
+    warnings, budget = [], search.budget
     if findings.is_unstable:
         others = Counter(str(search.candidates[name]) for name in result.methods["procedure"])
         named = ", ".join(f"{name} in {format_count(count, 'fold')}" for name, count in others.most_common())
-        warnings.insert(
-            0,
-            f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The "
-            f"expected {findings.title} is that of the choices of the outer folds, not that of {findings.chosen}.",
-        )
-    if any(slide.split for slide in search.cohort.slides):
         warnings.append(
-            "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
+            f"The choice is not stable: outer folds chose {named}, all patients together {findings.chosen}. The "
+            f"expected {findings.title} is that of the choices of the outer folds, not that of {findings.chosen}."
+        )
+    if findings.contradicts:
+        kind, outer = ("attention", "worse") if findings.chosen.attends else ("no attention", "better")
+        warnings.append(
+            f"The choice contradicts the answer: {findings.chosen}, chosen on all patients, has {kind}, but in the "
+            f"outer folds attention is {outer} than without. Treat both as uncertain."
         )
     share = result.plan.share
     if share < FEW_EPOCHS_SHARE:
@@ -98,6 +96,17 @@ def _warnings(search: Search, result: SearchResult, findings: Findings) -> list[
             by_reason.setdefault(reason, []).append(str(search.candidates.get(name, name)))
         named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
         warnings.append(f"Left out: {named}.")
+    warnings += result.notes
+    if budget.spent > EXCEEDED * budget.seconds:
+        warnings.append(
+            f"The search took {format_duration(budget.spent)}, longer than its budget of "
+            f"{format_duration(budget.seconds)}: the budget was too small for the shortest search, or the machine was "
+            "slower than in the trial."
+        )
+    if any(slide.split for slide in search.cohort.slides):
+        warnings.append(
+            "The manifest's column `split` was not used: every patient is tested once, and the model is trained on all."
+        )
     return [*warnings, *(f"{text[0].upper()}{text[1:]}." for text in search.warnings)]
 
 
@@ -118,8 +127,8 @@ def _chosen(search: Search, result: SearchResult, findings: Findings) -> Iterato
             ]
         ],
         title="the chosen model",
-        caption="The expected performance is that of the whole procedure, the choice included, on the patients of the "
-        "outer folds, which the choice never saw.",
+        caption="Expected performance and calibration are those of the whole procedure, the choice included, on the "
+        "patients of the outer folds, which the choice never saw.",
         in_terminal=True,
     )
     if findings.hints:
