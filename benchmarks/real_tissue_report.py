@@ -105,13 +105,11 @@ class Study:
             table = self.table(name)
             if table is None or "reference_value" not in table:
                 continue
-            for cohort, rows in table.groupby("cohort", sort=False):
+            for (cohort, reference), rows in table.groupby(["cohort", "reference"], sort=False):
                 own = rows[rows["variant"] == rows["reference"]]["value"]
                 scores = sorted({f"{value:.3f}" for value in [*own, *rows["reference_value"].dropna()]})
                 if len(scores) > 1:
-                    parts.append(
-                        f"{rows['reference'].iloc[0]} on {TITLES.get(str(cohort), str(cohort))} {' and '.join(scores)}"
-                    )
+                    parts.append(f"{reference} on {TITLES.get(str(cohort), str(cohort))} {' and '.join(scores)}")
         return (
             f"Some references were trained in two sessions ({'; '.join(parts)}); a difference is to the one of its "
             "own session."

@@ -310,6 +310,23 @@ def seconds_of_epochs(setting: dict[str, Any], result: dict[str, Any], epochs: i
     return float(result["together"] * epochs * bags * (folds - 2) * seeds)  # two folds validate and test
 
 
+def all_methods(setting: dict[str, Any], epochs: int) -> str:
+    """A record of many methods as Markdown, the fastest first."""
+    measured = [result for result in setting["results"] if "together" in result]
+    rows = [
+        [result["method"], f"{1e6 * result['together']:.1f}", f"{seconds_of_epochs(setting, result, epochs):.0f}"]
+        for result in sorted(measured, key=lambda result: result["together"])
+    ]
+    rows += [[result["method"], result["reason"], ""] for result in setting["results"] if "reason" in result]
+    return markdown_table(["method", "µs per bag", f"{epochs} epochs, s"], rows)
+
+
+def seconds_of_all(setting: dict[str, Any], epochs: int, but: Sequence[str] = ()) -> float:
+    """The seconds of the steps of all measured methods, one after the other; but: without these."""
+    measured = [result for result in setting["results"] if "together" in result and result["method"] not in but]
+    return sum(seconds_of_epochs(setting, result, epochs) for result in measured)
+
+
 def before_and_after(before: dict[str, Any], after: dict[str, Any], epochs: int) -> str:
     """Two records as Markdown: the time of a bag, and the seconds of so many epochs."""
     earlier = {result["method"]: result for result in before["results"]}

@@ -151,6 +151,35 @@ def trainings(*tables: str) -> int:
     return sum(len(results(name)) for name in names)
 
 
+def not_run() -> str:
+    """What tables with results lack: rows without any on some of their data sets."""
+    lines = []
+    for name, recipe in RECIPES.items():
+        if name == "dynamics" or not MEASURED.has(name):
+            continue
+        lacking: dict[str, list[str]] = {}
+        for data_set in recipe.datasets:
+            known = set(results(name).query("cohort.str.startswith(@data_set + '-')")["variant"])
+            missing = [row.name for row in recipe.rows if row.name not in known]
+            if missing:
+                rows = "all rows" if not known else ", ".join(missing)
+                lacking.setdefault(rows, []).append(data_set)
+        lines += [f"- {link(name)}: {rows} ({', '.join(sets)})" for rows, sets in lacking.items()]
+    return "\n".join(lines)
+
+
+def seeds_of(*data_sets: str) -> str:
+    """How many tables have how many seeds on some data sets."""
+    most = [
+        int(rows["seed"].nunique())
+        for name in RECIPES
+        if name != "dynamics" and MEASURED.has(name)
+        for rows in [results(name)[results(name)["cohort"].str.startswith(tuple(f"{each}-" for each in data_sets))]]
+        if len(rows)
+    ]
+    return ", ".join(f"{count} have {seeds} seeds" for seeds, count in sorted(Counter(most).items()))
+
+
 def link(table: str) -> str:
     """A link to the whole table."""
     return f"[{table}](results/tables_reproduction.md#{reproduction.anchor_of(RECIPES[table])})"

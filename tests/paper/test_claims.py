@@ -65,9 +65,8 @@ def claim_of(name):
         ("mhim-training-memory", "not testable here"),
         ("drop-less-spread", "undecided"),
         ("anchor-significant", "undecided"),
-        # on a stand-in with a shortcut, accuracy decides nothing; time and movement do
-        ("sota-vit", "undecided"),
-        ("small-foci-missed", "undecided"),
+        ("sota-vit", "not supported"),
+        ("small-foci-missed", "supported"),
         ("entmax-slower", "supported"),
     ],
 )
