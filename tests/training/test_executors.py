@@ -9,12 +9,14 @@ from asmil import AsmilError
 from asmil.runs.config import resolve
 from asmil.runs.layout import is_finished
 from asmil.runs.model import build_model
+from asmil.runs.notes import read_epochs_done
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
 from asmil.training import executors
 from asmil.training.fused.layout import BLOCK, Layout, Sizes
 from asmil.training.honored import FUSED
 from asmil.training.run import RunObserver, train_run
+from asmil.training.side_by_side.step import StackedSteps
 from watched_training import killed_in_the_second_epoch
 
 WIDTH = 32
@@ -108,6 +110,36 @@ def test_trainings_side_by_side_go_on_where_their_steps_cannot_be_recorded_any_m
     monkeypatch.setattr(executors.JobRunner, "_reason", offers)
     folder = train_run(small_cohort, tmp_path / "run", config)
     assert all(is_finished(training) for _, _, training in folder.trainings())
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_fewer_trainings_are_side_by_side_where_the_memory_of_the_gpu_is_full(
+    epoch, small_cohort, tmp_path, monkeypatch
+):
+    class Seen(RunObserver):
+        def __init__(self):
+            self.begun, self.notes = [], []
+
+        def training(self, fold, seed, epochs, epochs_done):
+            self.begun.append(seed)
+
+        def note(self, text):
+            self.notes.append(text)
+
+    run_epoch = StackedSteps.run_epoch
+
+    def filling(steps, due):
+        if len(steps.trainers) > 2 and due[0].progress.epoch >= epoch:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        run_epoch(steps, due)
+
+    monkeypatch.setattr(StackedSteps, "run_epoch", filling)
+    changes = {"training": {"epochs": 2, "device": "cpu", "checkpoint_seconds": 0}, "seeds": 5}
+    seen = Seen()
+    folder = train_run(small_cohort, tmp_path / "run", resolve("mean_pooling", changes=changes), observer=seen)
+    assert [read_epochs_done(training) for _, _, training in folder.trainings()] == [2] * 5
+    assert sorted(seen.begun) == list(range(5))
+    assert sum("full" in note for note in seen.notes) == 2  # with five, and with three
 
 
 def test_seeds_are_all_begun_and_reported(small_cohort, tmp_path):

@@ -49,6 +49,16 @@ def share_gpus(processes: int, device: str = "cpu") -> None:
         torch.cuda.set_per_process_memory_fraction(SHARE_OF_TENSORS / processes, torch.device(device))
 
 
+def free_gpu_memory() -> None:
+    """Give the memory of what nobody refers to any more back to the GPU."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def gpu_part(free: int, used: int, total: int) -> int:
     """The bytes of a GPU that this process may still fill, of its part of the whole GPU.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -23,6 +24,7 @@ import torch
 
 from asmil.errors import AsmilError
 from asmil.machine.bf16 import uses_bf16
+from asmil.machine.memory import free_gpu_memory
 from asmil.models.base import MILModel
 from asmil.models.blocks.tile_passes import HAS_TRITON
 from asmil.runs import checkpoint
@@ -62,6 +64,7 @@ class JobRunner:
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._noted: set[str] = set()
+        self._started: set[Path] = set()
         self._pools: dict[torch.dtype, ResidentBags] = {}
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
@@ -175,10 +178,26 @@ class JobRunner:
 
         def start() -> None:
             for job, trainer in zip(jobs, trainers, strict=True):
-                on_start(job, trainer.total_epochs)
+                if job.folder not in self._started:
+                    self._started.add(job.folder)
+                    on_start(job, trainer.total_epochs)
 
         if executor == "side_by_side":
-            reason = self._fit_side_by_side(jobs, trainers, start)
+            is_full = False
+            try:
+                reason = self._fit_side_by_side(jobs, trainers, start)
+            except torch.OutOfMemoryError:
+                is_full = len(jobs) > 1
+                if not is_full:
+                    raise
+            if is_full:  # here, where nothing holds the memory any more
+                trainers.clear()
+                free_gpu_memory()
+                half = len(jobs) // 2
+                self._tell(f"the memory of the GPU is full with {len(jobs)} trainings side by side; trying with {half}")
+                for part in (jobs[:half], jobs[half:]):
+                    yield from self._train(executor, part, on_start, on_epoch)
+                return
             if reason is not None:
                 other: Executor = "graphed" if self._reason("graphed", jobs[0]) is None else "plain"
                 self._tell(f"executor: {DESCRIPTIONS[other]} (side by side: {reason})")

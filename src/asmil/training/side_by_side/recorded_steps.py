@@ -249,6 +249,8 @@ class RecordedSteps(StackedSteps):
                     self._take(shape)
                 finally:
                     graph.capture_end()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             self.obstacle = str(error).splitlines()[0]
             return
