@@ -15,7 +15,5 @@ def test_the_record_of_verdicts_is_that_of_the_rules():
     for claim in claims():
         ruling = rule(claim, measured)
         known = recorded[claim.id]
-        assert (ruling.verdict, ruling.how) == (known["verdict"], known["how"]), (
-            claim.id
-        )
+        assert (ruling.verdict, ruling.how) == (known["verdict"], known["how"]), claim.id
         assert ruling.why == known["why"] or ruling.how == "mathematics", claim.id
