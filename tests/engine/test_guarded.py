@@ -70,6 +70,14 @@ def test_items_that_hang_or_crash_are_told_and_the_others_done(tmp_path: Path):
     assert [results[n][0] for n in (0, 3, 5)] == [0, 3, 5]
 
 
+def test_results_of_several_processes_come_in_order():
+    items = [("give", n) for n in range(40)] + [("mistake", "a.h5")] + [("give", n) for n in range(40, 80)]
+    results = list(guarded(answer, items, LONG_S, processes=3))
+    assert isinstance(results.pop(40), CohortError)
+    assert [value for value, _ in results] == list(range(80))
+    assert 1 < len({pid for _, pid in results}) <= 3
+
+
 def test_closing_the_iterator_ends_the_process():
     run = guarded(answer, [("give", n) for n in range(10)] + [("hang", 0)], LONG_S)
     _, pid = next(run)

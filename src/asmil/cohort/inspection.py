@@ -12,10 +12,13 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import CohortError, Problem, problems_of
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.cohort.tile_hashes import remember_tiles
-from asmil.engine.guarded import guard_limit, guarded
+from asmil.engine.guarded import WORTH_A_PROCESS, guard_limit, guarded
 from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
+from asmil.machine.cores import own_cores
 
+MOST_PROCESSES = 4
+"""That read whole files at the same time; the disk limits what more would gain."""
 ITEM_TIMEOUT_S = 600.0
 """Default time limit for one feature file; even many gigabytes on a slow disk take less."""
 
@@ -41,7 +44,8 @@ def inspect_slides(
     single_files = [slide for slide in different if deep or tiles or not is_pack(slide.source.path)]
     limit = guard_limit(item_timeout_s, len(single_files), ITEM_TIMEOUT_S)
     named = [(slide.source, slide.slide, slide.mpp) for slide in different]
-    answers = guarded(partial(inspect_file, deep, tiles), named, limit if single_files else None)
+    processes = _reading_processes(len(named)) if deep or tiles else 1
+    answers = guarded(partial(inspect_file, deep, tiles), named, limit if single_files else None, processes)
     known: dict[tuple[FeatureSource, float | None], Inspected | AsmilError] = {}
     for slide in slides:
         key = slide.source, slide.mpp
@@ -55,6 +59,11 @@ def inspect_slides(
             if inspected.tiles is not None:
                 remember_tiles(slide.source, inspected.tiles)
             yield slide, inspected.info
+
+
+def _reading_processes(files: int) -> int:
+    """How many processes read so many whole files; each takes a while to start."""
+    return max(1, min(MOST_PROCESSES, own_cores(), files // WORTH_A_PROCESS))
 
 
 def usable_headers(

@@ -26,6 +26,12 @@ def physical_cores() -> int:
     return min(usable_cores(), len({_hyper_threads(cpu) for cpu in os.sched_getaffinity(0)}))
 
 
+def own_cores() -> int:
+    """The cores for what this process does at the same time: `OMP_NUM_THREADS`, or all physical ones."""
+    given = os.environ.get(THREADS, "")
+    return max(1, int(given)) if given.isdecimal() else physical_cores()
+
+
 def _hyper_threads(cpu: int) -> str:
     try:
         return (CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text()
