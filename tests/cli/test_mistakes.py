@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(asmil_command, small_coho
 
 def test_a_full_gpu_is_told_without_a_traceback(monkeypatch, capsys):
     def full(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 170.00 MiB.")
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 170.00 MiB.")
 
     assert attempt(full, "job") == (None, GPU_FULL)
     monkeypatch.setattr(main, "app", full)

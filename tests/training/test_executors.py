@@ -130,7 +130,7 @@ def test_fewer_trainings_are_side_by_side_where_the_memory_of_the_gpu_is_full(
 
     def filling(steps, due):
         if len(steps.trainers) > 2 and due[0].progress.epoch >= epoch:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         run_epoch(steps, due)
 
     monkeypatch.setattr(StackedSteps, "run_epoch", filling)

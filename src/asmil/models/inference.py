@@ -57,8 +57,8 @@ def infer(
                 _to_cpu(_run(model, bag, device, chunk)), None if bag.offset is None else bag.offset.cpu()
             )
             return _finite(bag, output)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
+            if not isinstance(error, torch.cuda.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
             if not model.can_stream or chunk <= _SMALLEST_CHUNK:
                 raise AsmilError(

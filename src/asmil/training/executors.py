@@ -186,7 +186,7 @@ class JobRunner:
             is_full = False
             try:
                 reason = self._fit_side_by_side(jobs, trainers, start)
-            except torch.OutOfMemoryError:
+            except torch.cuda.OutOfMemoryError:
                 is_full = len(jobs) > 1
                 if not is_full:
                     raise
@@ -257,7 +257,7 @@ class JobRunner:
             for part in (job.train, job.val):
                 if part is not None:
                     pool.add(part.bags)
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             del self._pools[dtype]
             torch.cuda.empty_cache()
             return None

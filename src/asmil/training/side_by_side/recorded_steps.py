@@ -249,7 +249,7 @@ class RecordedSteps(StackedSteps):
                     self._take(shape)
                 finally:
                     graph.capture_end()
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             self.obstacle = str(error).splitlines()[0]

@@ -49,7 +49,7 @@ def rehearse(
     first_targets: Sequence[Tensor],
     moments: Sequence[Moment],
     classes: Sequence[Tensor],
-    other_bags: Sequence[Tensor] = (),
+    other_bags: Sequence[Tensor],
 ) -> Rehearsal:
     """The first step of every training on a copy of its model; the generators are restored afterwards.
 

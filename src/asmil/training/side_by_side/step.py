@@ -457,7 +457,7 @@ class StackedSteps:
                         f"({float(together[worst]):.6g} and {float(alone[worst]):.6g})"
                     )
             self.predict([[numbers[first]] for numbers, first in zip(self._numbers, firsts, strict=True)])
-        except (NotSideBySide, torch.OutOfMemoryError):
+        except (NotSideBySide, torch.cuda.OutOfMemoryError):
             raise
         except Exception as error:  # a user's own method may fail in any way
             raise NotSideBySide(f"torch cannot batch it: {first_line(error)}") from error
